@@ -1,0 +1,111 @@
+# make demo    the whole system, once through, with output one can read
+# make test    every test (as root, for those that run containers)
+# make check   what must hold before a commit lands
+# make bench   floors against ours, as a table
+# make build   the programs, into bin/
+
+SHELL := /bin/bash -o pipefail
+.DELETE_ON_ERROR:
+.PHONY: build demo test check bench images install-provider generate format clean
+
+export CGO_ENABLED ?= 1
+VERSION          := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+PROVIDER_VERSION := 0.27.0
+LDFLAGS          := -s -w -X github.com/sandbar-project/sandbar/internal/cli.Version=$(VERSION)
+GO_BUILD         := CGO_ENABLED=0 go build -trimpath
+
+# ---- programs ---------------------------------------------------------------
+
+build: bin/sandbar bin/sandbar-guest bin/terraform-provider-coreweave
+
+# Go decides what is stale.
+.PHONY: bin/sandbar bin/sandbar-guest bin/terraform-provider-coreweave bin/images
+bin/sandbar:
+	$(GO_BUILD) -ldflags '$(LDFLAGS)' -o $@ ./cmd/sandbar
+bin/sandbar-guest:
+	$(GO_BUILD) -ldflags '-s -w' -o $@ ./cmd/sandbar-guest
+bin/terraform-provider-coreweave:
+	$(GO_BUILD) -ldflags '-s -w' -o $@ ./cmd/terraform-provider-coreweave
+bin/images:
+	cd tools && $(GO_BUILD) -o ../$@ ./images
+
+# Terraform looks here by itself (its implied local mirror), so that a plain
+# `terraform init` finds the provider.
+PLUGINS := $(HOME)/.terraform.d/plugins/registry.terraform.io/coreweave/coreweave/$(PROVIDER_VERSION)/$(shell go env GOOS)_$(shell go env GOARCH)
+install-provider: bin/terraform-provider-coreweave
+	install -D -m 0755 bin/terraform-provider-coreweave $(PLUGINS)/terraform-provider-coreweave_v$(PROVIDER_VERSION)
+
+# ---- images without a public registry ---------------------------------------
+
+images: bin/images
+	bin/images build build/images
+
+# ---- doing it ---------------------------------------------------------------
+
+demo:
+	test/demo/demo.sh
+
+bench: build
+	test/bench/bench.sh
+
+# The race detector needs cgo. Tests that run containers need root and say so
+# when they skip.
+test: build build/tools/gotestsum
+	build/tools/gotestsum --format pkgname --format-hide-empty-pkg -- -race -timeout 30m $(TESTFLAGS) ./...
+	cd tools && go vet ./...
+
+# ---- checks -----------------------------------------------------------------
+
+check: check-generated check-format check-tidy lint vulnerabilities
+
+.PHONY: check-generated check-format check-tidy lint vulnerabilities
+check-generated: generate
+	@git diff --exit-code --stat -- api internal docs || { echo 'generated files are stale: run `make generate` and commit the result' >&2; exit 1; }
+
+check-format: build/tools/gofumpt
+	@stale=$$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$' | xargs build/tools/gofumpt -l); \
+	test -z "$$stale" || { echo "not formatted (run \`make format\`):" >&2; echo "$$stale" >&2; exit 1; }
+
+check-tidy:
+	go mod tidy -diff
+	cd tools && go mod tidy -diff
+
+lint: build/tools/golangci-lint build/tools/buf build/protodeps
+	go vet ./...
+	build/tools/golangci-lint run ./...
+	build/tools/buf lint
+
+# The vulnerability database is on the network; without it there is nothing to
+# compare with, which is said and not failed.
+vulnerabilities: build/tools/govulncheck
+	@if curl -sfo /dev/null --max-time 10 https://vuln.go.dev/index/modules.json; then build/tools/govulncheck ./...; \
+	else echo 'vulnerabilities: not checked, the database at vuln.go.dev is out of reach'; fi
+
+format: build/tools/gofumpt
+	git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$' | xargs build/tools/gofumpt -w
+
+# ---- generated code ---------------------------------------------------------
+
+generate: build/tools/buf build/tools/sqlc build/protodeps
+	build/tools/buf format -w api
+	build/tools/buf generate
+	cd internal/store/sqlite && ../../../build/tools/sqlc generate
+	go generate ./...
+
+build/protodeps: tools/protodeps/main.go tools/go.mod
+	rm -rf $@
+	cd tools && go run ./protodeps ../$@
+
+# Each tool at the version that tools/go.mod pins.
+TOOL_buf           := github.com/bufbuild/buf/cmd/buf
+TOOL_gofumpt       := mvdan.cc/gofumpt
+TOOL_golangci-lint := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+TOOL_gotestsum     := gotest.tools/gotestsum
+TOOL_govulncheck   := golang.org/x/vuln/cmd/govulncheck
+TOOL_sqlc          := github.com/sqlc-dev/sqlc/cmd/sqlc
+build/tools/%: tools/go.mod tools/go.sum
+	cd tools && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../$@ $(TOOL_$*)
+	@touch $@
+
+clean:
+	rm -rf bin build
