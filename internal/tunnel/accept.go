@@ -1,0 +1,163 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Conn is the gateway's end of a tunnel: an http.RoundTripper whose requests
+// go to the runner's handler. The scheme and host of their URLs do not matter;
+// use http. Safe for concurrent use.
+type Conn struct {
+	client *http2.ClientConn
+	conn   *upgradedConn
+}
+
+// RoundTrip sends a request through the tunnel. Ending the request's context
+// resets its stream.
+func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
+	return c.client.RoundTrip(req)
+}
+
+// Ping measures whether the runner answers at all.
+func (c *Conn) Ping(ctx context.Context) error { return c.client.Ping(ctx) }
+
+// Usable says whether new requests can be sent: the connection is open and the
+// runner has not announced that it is leaving.
+func (c *Conn) Usable() bool {
+	state := c.client.State()
+	return !state.Closed && !state.Closing
+}
+
+// Done is closed when the connection has ended, whoever ended it.
+func (c *Conn) Done() <-chan struct{} { return c.conn.closed }
+
+// Close ends the connection and every stream on it.
+func (c *Conn) Close() error { return c.client.Close() }
+
+// RemoteAddr is the runner's end of the connection.
+func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
+
+// HandlerOptions are what Handler needs.
+type HandlerOptions[Identity any] struct {
+	// Authenticate says whose credential it is. An error that wraps
+	// ErrUnauthorized refuses the runner for good; any other one asks it to come
+	// back later.
+	Authenticate func(ctx context.Context, credential string) (Identity, error)
+	// Serve owns one connection, which is closed when it returns. The context
+	// ends with the HTTP server's base context.
+	Serve     func(ctx context.Context, identity Identity, conn *Conn)
+	Keepalive Keepalive
+	Logger    *slog.Logger
+}
+
+// Handler takes tunnels: it authenticates the upgrade request, takes over its
+// connection and hands it to Serve. It needs a server that speaks HTTP/1.1 and
+// answers 426 to anything else.
+func Handler[Identity any](opts HandlerOptions[Identity]) http.Handler {
+	keepalive := opts.Keepalive.withDefaults()
+	transport := newTransport(keepalive)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost || !isUpgrade(r.Header) || r.ProtoMajor != 1 {
+			w.Header().Set("Upgrade", Protocol)
+			http.Error(w, "this address takes runner tunnels: HTTP/1.1 POST with Upgrade: "+Protocol, http.StatusUpgradeRequired)
+			return
+		}
+		credential, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok || credential == "" {
+			refuse(w, http.StatusUnauthorized, "the request carries no runner credential")
+			return
+		}
+		identity, err := opts.Authenticate(r.Context(), credential)
+		switch {
+		case errors.Is(err, ErrUnauthorized):
+			refuse(w, http.StatusUnauthorized, ErrUnauthorized.Error())
+			return
+		case err != nil:
+			opts.Logger.WarnContext(r.Context(), "authenticate a tunnel", "error", err)
+			refuse(w, http.StatusServiceUnavailable, "the server cannot check the credential now; try again")
+			return
+		}
+		conn, err := accept(w, transport)
+		if err != nil {
+			opts.Logger.WarnContext(r.Context(), "accept a tunnel", "remote", r.RemoteAddr, "error", err)
+			return
+		}
+		defer func() {
+			_ = conn.Close() // says only that it had been closed before
+		}()
+		opts.Serve(r.Context(), identity, conn)
+	})
+}
+
+func newTransport(keepalive Keepalive) *http2.Transport {
+	transport, err := http2.ConfigureTransports(&http.Transport{
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerConnection: connectionWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+			SendPingTimeout:               keepalive.Silence,
+			PingTimeout:                   keepalive.PingTimeout,
+		},
+	})
+	if err != nil {
+		// Only a transport that has been given HTTP/2 before is refused.
+		panic(fmt.Sprintf("tunnel: configure HTTP/2: %v", err))
+	}
+	transport.AllowHTTP = true
+	transport.DisableCompression = true
+	// Wait for a free stream instead of failing when there are too many.
+	transport.StrictMaxConcurrentStreams = true
+	return transport
+}
+
+// accept takes the connection over from HTTP/1.1 and starts HTTP/2 on it.
+func accept(w http.ResponseWriter, transport *http2.Transport) (*Conn, error) {
+	raw, buffer, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, "the connection cannot be taken over")
+		return nil, fmt.Errorf("take over the connection: %w", err)
+	}
+	conn := newUpgradedConn(raw, buffer.Reader)
+	client, err := switchProtocols(conn, transport)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &Conn{client: client, conn: conn}, nil
+}
+
+func switchProtocols(conn *upgradedConn, transport *http2.Transport) (*http2.ClientConn, error) {
+	// The HTTP server's own deadlines end here.
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("reset the deadline: %w", err)
+	}
+	const answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n"
+	if _, err := conn.Write([]byte(answer)); err != nil {
+		return nil, fmt.Errorf("answer the upgrade: %w", err)
+	}
+	client, err := transport.NewClientConn(conn)
+	if err != nil {
+		return nil, fmt.Errorf("start HTTP/2: %w", err)
+	}
+	return client, nil
+}
+
+func refuse(w http.ResponseWriter, status int, message string) {
+	w.Header().Set("Connection", "close")
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	http.Error(w, message, status)
+}
+
+func isUpgrade(header http.Header) bool {
+	return strings.EqualFold(header.Get("Upgrade"), Protocol) &&
+		strings.Contains(strings.ToLower(header.Get("Connection")), "upgrade")
+}
