@@ -8,7 +8,7 @@ SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .PHONY: build demo test check bench images install-provider generate format clean
 
-export CGO_ENABLED ?= 1
+
 VERSION          := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 PROVIDER_VERSION := 0.27.0
 LDFLAGS          := -s -w -X github.com/sandbar-project/sandbar/internal/cli.Version=$(VERSION)
@@ -46,7 +46,7 @@ demo:
 	test/demo/demo.sh
 
 bench: build
-	test/bench/bench.sh
+	go run ./test/bench -runtime $${SANDBAR_RUNTIME:-runsc} -o build/bench.json
 
 # The race detector needs cgo. Tests that run containers need root and say so
 # when they skip.

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"time"
+
+	"connectrpc.com/connect"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+)
+
+// bearer adds the token to every call.
+type bearer string
+
+func (b bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		req.Header().Set("Authorization", "Bearer "+string(b))
+		return next(ctx, req)
+	}
+}
+
+func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		conn.RequestHeader().Set("Authorization", "Bearer "+string(b))
+		return conn
+	}
+}
+
+func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+func dialPlain(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, network, address)
+}
+
+// create starts a sandbox that sleeps and returns when it runs.
+func (s *system) create(ctx context.Context) (string, error) {
+	sandbox, err := s.sandboxes.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{Sandbox: &sandboxv1.Sandbox{
+		Spec: &sandboxv1.SandboxSpec{Containers: []*sandboxv1.Container{{
+			Name: "main", Image: image, Command: "/bin/sleep", Args: []string{"100000"},
+			Resources: &sandboxv1.Resources{Cpu: "10m", Memory: "64Mi"},
+		}}},
+	}})
+	for ; err == nil; sandbox, err = s.sandboxes.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: sandbox.GetSandboxId()}) {
+		switch state := sandbox.GetStatus().GetState(); state {
+		case sandboxv1.State_STATE_RUNNING:
+			return sandbox.GetSandboxId(), nil
+		case sandboxv1.State_STATE_CREATING, sandboxv1.State_STATE_PENDING:
+			time.Sleep(time.Millisecond)
+		default:
+			return "", fmt.Errorf("sandbox is %v: %s", state, sandbox.GetStatus().GetStateReason())
+		}
+	}
+	return "", err
+}
+
+func (s *system) remove(ctx context.Context, id string) error {
+	_, err := s.sandboxes.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{SandboxId: id})
+	for err == nil {
+		var sandbox *sandboxv1.Sandbox
+		sandbox, err = s.sandboxes.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: id})
+		if sandbox.GetStatus().GetState() == sandboxv1.State_STATE_TERMINATED {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+// exec runs a command by StreamExec and returns when its exit has come.
+func (s *system) exec(ctx context.Context, id string, command ...string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := s.sandboxes.StreamExec(ctx)
+	if err != nil {
+		return err
+	}
+	err = stream.Send(&sandboxv1.ExecStreamRequest{Message: &sandboxv1.ExecStreamRequest_Init{
+		Init: &sandboxv1.ExecStreamInit{SandboxId: id, Command: command},
+	}})
+	if err != nil {
+		return err
+	}
+	if err := stream.CloseRequest(); err != nil {
+		return err
+	}
+	for {
+		message, err := stream.Receive()
+		if err != nil {
+			return err
+		}
+		if exit := message.GetExit(); exit != nil {
+			if exit.GetExitCode() != 0 {
+				return fmt.Errorf("exec %v: exit %d", command, exit.GetExitCode())
+			}
+			return nil
+		}
+	}
+}
+
+// imageOf makes an image of one layer out of a directory.
+func imageOf(directory string) (v1.Image, error) {
+	var content bytes.Buffer
+	w := tar.NewWriter(&content)
+	if err := w.AddFS(os.DirFS(directory)); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content.Bytes())), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	built, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return nil, err
+	}
+	config, err := built.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Config = v1.Config{Env: []string{"PATH=/bin"}, Cmd: []string{"sh"}}
+	return mutate.ConfigFile(built, config)
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/net/http2"
+
+	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1/sandboxv1connect"
+)
+
+const image = "busybox:1"
+
+// system is a `sandbar dev` of the benchmark's own, with a runner that is
+// ready.
+type system struct {
+	directory string
+	registry  *httptest.Server
+	dev       *exec.Cmd
+	sandboxes sandboxv1connect.SandboxServiceClient
+}
+
+func startSystem(ctx context.Context, o options) (_ *system, err error) {
+	s := &system{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	if s.directory, err = os.MkdirTemp("", "sandbar-bench-"); err != nil {
+		return nil, err
+	}
+	s.registry = httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	if err := s.pushImage(ctx); err != nil {
+		return nil, err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.startDev(o, address); err != nil {
+		return nil, err
+	}
+	env, err := readEnv(filepath.Join(s.directory, "data", "env"))
+	if err != nil {
+		return nil, err
+	}
+	transport := &http2.Transport{AllowHTTP: true, DialTLSContext: dialPlain}
+	client := &http.Client{Transport: transport}
+	auth := connect.WithInterceptors(bearer(env["COREWEAVE_API_TOKEN"]))
+	base := "http://" + address
+	s.sandboxes = sandboxv1connect.NewSandboxServiceClient(client, base, connect.WithGRPC(), auth)
+	return s, s.makeRunner(ctx, sandboxv1connect.NewRunnerManagementServiceClient(client, base, auth), env)
+}
+
+// pushImage puts the floor's own file system into the registry.
+func (s *system) pushImage(ctx context.Context) error {
+	rootfs := filepath.Join(s.directory, "rootfs")
+	if err := makeRootFS(rootfs); err != nil {
+		return err
+	}
+	built, err := imageOf(rootfs)
+	if err != nil {
+		return err
+	}
+	host := strings.TrimPrefix(s.registry.URL, "http://")
+	reference, err := name.ParseReference(host+"/library/"+image, name.Insecure)
+	if err != nil {
+		return err
+	}
+	return remote.Write(reference, built, remote.WithContext(ctx))
+}
+
+func (s *system) startDev(o options, address string) error {
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return err
+	}
+	s.dev = exec.Command(filepath.Join(bin, "sandbar"), "dev", "--data-dir", filepath.Join(s.directory, "data"),
+		"--listen", address, "--runtime", o.runtime, "--registry-mirror", "docker.io="+s.registry.URL)
+	s.dev.Stderr = os.Stderr
+	out, err := s.dev.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := s.dev.Start(); err != nil {
+		return fmt.Errorf("start sandbar dev (run `make build` first): %w", err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if lines.Text() == "ready" {
+			return nil
+		}
+	}
+	return errors.New("sandbar dev ended before it was ready")
+}
+
+// makeRunner declares a runner and waits until it takes sandboxes.
+func (s *system) makeRunner(ctx context.Context, runners sandboxv1connect.RunnerManagementServiceClient, env map[string]string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	runner, err := runners.CreateManagedRunner(ctx, &sandboxv1.CreateManagedRunnerRequest{ManagedRunner: &sandboxv1.ManagedRunner{
+		Identity: &sandboxv1.RunnerIdentity{RunnerId: "bench", Zone: env["TF_VAR_zone"], ClusterId: env["TF_VAR_cluster_id"]},
+		Policy:   &sandboxv1.Policy{},
+	}})
+	for ; err == nil; runner, err = runners.GetManagedRunner(ctx, &sandboxv1.GetManagedRunnerRequest{RunnerId: "bench"}) {
+		if runner.GetInstallStatus() == sandboxv1.RunnerInstallStatus_RUNNER_INSTALL_STATUS_READY &&
+			runner.GetConnectionStatus() == sandboxv1.RunnerConnectionStatus_RUNNER_CONNECTION_STATUS_CONNECTED {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the runner did not become ready: %v", runner.GetInstallError())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return err
+}
+
+func (s *system) stop() error {
+	var errs []error
+	if s.dev != nil && s.dev.Process != nil {
+		errs = append(errs, s.dev.Process.Signal(os.Interrupt), s.dev.Wait())
+	}
+	if s.registry != nil {
+		s.registry.Close()
+	}
+	if s.directory != "" {
+		errs = append(errs, os.RemoveAll(s.directory))
+	}
+	return errors.Join(errs...)
+}
+
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
+}
+
+func readEnv(path string) (map[string]string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	env := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		key, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
+		if ok {
+			env[key] = strings.Trim(value, `'"`)
+		}
+	}
+	return env, nil
+}
+
