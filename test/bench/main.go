@@ -61,12 +61,12 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer raw.close()
-	system, err := startSystem(ctx, o)
+	ours, err := startSystem(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if e := system.stop(); err == nil {
+		if e := ours.stop(); err == nil {
 			err = e
 		}
 	}()
@@ -75,14 +75,14 @@ func run(ctx context.Context, o options) (err error) {
 	for _, measure := range []func(context.Context, options, *rawRuntime, *system) (row, error){
 		measureColdCreate, measureExec, measureRuntimeExec, measureThroughput, measureMemory,
 	} {
-		r, err := measure(ctx, o, raw, system)
+		r, err := measure(ctx, o, raw, ours)
 		if err != nil {
 			return err
 		}
 		rows = append(rows, r)
 		fmt.Fprintf(os.Stderr, "%s: done\n", r.Name)
 	}
-	print(o, rows)
+	printTable(o, rows)
 	if o.output == "" {
 		return nil
 	}
@@ -93,7 +93,7 @@ func run(ctx context.Context, o options) (err error) {
 	return os.WriteFile(o.output, append(data, '\n'), 0o644)
 }
 
-func print(o options, rows []row) {
+func printTable(o options, rows []row) {
 	fmt.Printf("\nruntime %s; floor: the bare runtime, in the same run\n\n", o.runtime)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "what\tunit\tfloor p50\tours p50\tratio\tn\tp95\tp99\ttarget\tbound\t")
