@@ -4,10 +4,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
+	"net/http"
 	"os"
 	"runtime"
 	"time"
@@ -43,8 +42,10 @@ func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 	return next
 }
 
-func dialPlain(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, network, address)
+func cleartextHTTP2() *http.Protocols {
+	protocols := &http.Protocols{}
+	protocols.SetUnencryptedHTTP2(true)
+	return protocols
 }
 
 // create starts a sandbox that sleeps and returns when it runs.

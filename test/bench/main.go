@@ -56,7 +56,7 @@ type row struct {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	raw, err := newRawRuntime(ctx, o.runtime)
+	raw, err := newRawRuntime(o.runtime)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type rawRuntime struct {
 	flags     []string
 }
 
-func newRawRuntime(ctx context.Context, name string) (*rawRuntime, error) {
+func newRawRuntime(name string) (*rawRuntime, error) {
 	directory, err := os.MkdirTemp("", "sandbar-bench-raw-")
 	if err != nil {
 		return nil, err

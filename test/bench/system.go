@@ -20,7 +20,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"golang.org/x/net/http2"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1/sandboxv1connect"
@@ -62,8 +61,7 @@ func startSystem(ctx context.Context, o options) (_ *system, err error) {
 	if err != nil {
 		return nil, err
 	}
-	transport := &http2.Transport{AllowHTTP: true, DialTLSContext: dialPlain}
-	client := &http.Client{Transport: transport}
+	client := &http.Client{Transport: &http.Transport{Protocols: cleartextHTTP2()}}
 	auth := connect.WithInterceptors(bearer(env["COREWEAVE_API_TOKEN"]))
 	base := "http://" + address
 	s.sandboxes = sandboxv1connect.NewSandboxServiceClient(client, base, connect.WithGRPC(), auth)
