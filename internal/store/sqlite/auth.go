@@ -1,0 +1,105 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/sandbar-project/sandbar/internal/auth"
+	"github.com/sandbar-project/sandbar/internal/store/sqlite/db"
+)
+
+// EnsureOrganization implements auth.OrganizationStore.
+func (s *Store) EnsureOrganization(ctx context.Context, organization auth.Organization) (auth.Organization, error) {
+	var stored db.Organization
+	err := s.transaction(ctx, "add organization", func(q *db.Queries) error {
+		err := q.InsertOrganization(ctx, db.InsertOrganizationParams{
+			OrganizationID: organization.OrganizationID,
+			Name:           organization.Name,
+			CreateTime:     encodeTime(organization.CreateTime),
+		})
+		if err != nil {
+			return err
+		}
+		stored, err = q.OrganizationByName(ctx, organization.Name)
+		return err
+	})
+	return auth.Organization{
+		OrganizationID: stored.OrganizationID,
+		Name:           stored.Name,
+		CreateTime:     decodeTime(stored.CreateTime),
+	}, err
+}
+
+// InsertToken implements auth.Store.
+func (s *Store) InsertToken(ctx context.Context, token auth.Token) error {
+	return s.transaction(ctx, "add token", func(q *db.Queries) error {
+		return q.InsertToken(ctx, db.InsertTokenParams{
+			TokenID:        token.TokenID,
+			OrganizationID: token.OrganizationID,
+			UserID:         token.UserID,
+			DisplayName:    token.DisplayName,
+			Role:           int64(token.Role),
+			Hash:           token.Hash[:],
+			CreateTime:     encodeTime(token.CreateTime),
+			ExpireTime:     encodeOptionalTime(token.ExpireTime),
+			RevokeTime:     encodeOptionalTime(token.RevokeTime),
+		})
+	})
+}
+
+// Token implements auth.Store.
+func (s *Store) Token(ctx context.Context, tokenID string) (auth.Token, error) {
+	row, err := s.reader().Token(ctx, tokenID)
+	if errors.Is(err, sql.ErrNoRows) {
+		return auth.Token{}, auth.ErrTokenNotFound
+	}
+	if err != nil {
+		return auth.Token{}, classify("read token", err)
+	}
+	return decodeToken(row), nil
+}
+
+// Tokens implements auth.Store.
+func (s *Store) Tokens(ctx context.Context, organizationID string) ([]auth.Token, error) {
+	rows, err := s.reader().Tokens(ctx, organizationID)
+	if err != nil {
+		return nil, classify("list tokens", err)
+	}
+	tokens := make([]auth.Token, len(rows))
+	for i, row := range rows {
+		tokens[i] = decodeToken(row)
+	}
+	return tokens, nil
+}
+
+// RevokeToken implements auth.Store.
+func (s *Store) RevokeToken(ctx context.Context, organizationID, tokenID string, at time.Time) error {
+	return s.transaction(ctx, "revoke token", func(q *db.Queries) error {
+		found, err := q.RevokeToken(ctx, db.RevokeTokenParams{
+			RevokeTime:     encodeOptionalTime(at),
+			OrganizationID: organizationID,
+			TokenID:        tokenID,
+		})
+		if err == nil && found == 0 {
+			return auth.ErrTokenNotFound
+		}
+		return err
+	})
+}
+
+func decodeToken(row db.Token) auth.Token {
+	token := auth.Token{
+		TokenID:        row.TokenID,
+		OrganizationID: row.OrganizationID,
+		UserID:         row.UserID,
+		DisplayName:    row.DisplayName,
+		Role:           auth.Role(row.Role),
+		CreateTime:     decodeTime(row.CreateTime),
+		ExpireTime:     decodeOptionalTime(row.ExpireTime),
+		RevokeTime:     decodeOptionalTime(row.RevokeTime),
+	}
+	copy(token.Hash[:], row.Hash)
+	return token
+}

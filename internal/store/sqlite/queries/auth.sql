@@ -1,0 +1,22 @@
+-- name: InsertOrganization :exec
+INSERT INTO organizations (organization_id, name, create_time)
+VALUES (?, ?, ?)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: OrganizationByName :one
+SELECT * FROM organizations WHERE name = ?;
+
+-- name: InsertToken :exec
+INSERT INTO tokens (token_id, organization_id, user_id, display_name, role, hash, create_time, expire_time, revoke_time)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: Token :one
+SELECT * FROM tokens WHERE token_id = ?;
+
+-- name: Tokens :many
+SELECT * FROM tokens WHERE organization_id = ? ORDER BY create_time, token_id;
+
+-- name: RevokeToken :execrows
+UPDATE tokens
+SET revoke_time = coalesce(revoke_time, sqlc.arg(revoke_time))
+WHERE organization_id = sqlc.arg(organization_id) AND token_id = sqlc.arg(token_id);
