@@ -58,6 +58,11 @@ type Store interface {
 	// RequestID before, it adds nothing and answers with that earlier record
 	// and inserted=false.
 	InsertSandbox(ctx context.Context, record *Record) (stored *Record, inserted bool, err error)
+	// SandboxByRequest answers with the sandbox that the organization created
+	// with that RequestID (never empty), or ErrSandboxNotFound. A repeated
+	// request is answered before a place is looked for, which may have run out
+	// since.
+	SandboxByRequest(ctx context.Context, organizationID, requestID string) (*Record, error)
 	// Sandbox answers ErrSandboxNotFound when there is none.
 	Sandbox(ctx context.Context, organizationID, sandboxID string) (*Record, error)
 	// Sandboxes lists, newest first by (create time, id).
@@ -66,7 +71,8 @@ type Store interface {
 	LiveSandboxes(ctx context.Context, key RunnerKey) ([]*Record, error)
 	// ChangeSandbox reads a record, lets change edit Status, Generation,
 	// EndTime and TerminateRequested, and writes it, in one transaction. When
-	// change answers false nothing is written.
+	// change answers false nothing is written, and the record is returned as it
+	// stands. It answers ErrSandboxNotFound when there is none.
 	ChangeSandbox(ctx context.Context, organizationID, sandboxID string, change func(*Record) bool) (*Record, error)
 	// DeleteSandboxesEndedBefore forgets ended sandboxes and says how many.
 	DeleteSandboxesEndedBefore(ctx context.Context, before time.Time) (int64, error)
