@@ -73,6 +73,18 @@ func (s *Store) Sandbox(ctx context.Context, organizationID, sandboxID string) (
 	return findSandbox(ctx, s.reader(), organizationID, sandboxID)
 }
 
+// SandboxByRequest implements gateway.Store.
+func (s *Store) SandboxByRequest(ctx context.Context, organizationID, requestID string) (*gateway.Record, error) {
+	row, err := s.reader().SandboxByRequest(ctx, db.SandboxByRequestParams{OrganizationID: organizationID, RequestID: &requestID})
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, gateway.ErrSandboxNotFound
+	}
+	if err != nil {
+		return nil, classify("read sandbox by request", err)
+	}
+	return decodeSandbox(row)
+}
+
 // LiveSandboxes implements gateway.Store.
 func (s *Store) LiveSandboxes(ctx context.Context, key gateway.RunnerKey) ([]*gateway.Record, error) {
 	rows, err := s.reader().LiveSandboxes(ctx, db.LiveSandboxesParams{OrganizationID: key.OrganizationID, RunnerID: key.RunnerID})

@@ -97,6 +97,23 @@ func Sandboxes(t *testing.T, open func(*testing.T) gateway.Store) {
 		}
 	})
 
+	t.Run("a sandbox is found by the request that made it, in its organization only", func(t *testing.T) {
+		store := open(t)
+		want := Sandbox("org", "sb-1", epoch)
+		want.RequestID = "request"
+		insert(t, store, want)
+		insert(t, store, Sandbox("org", "sb-2", epoch))
+		got, err := store.SandboxByRequest(t.Context(), "org", "request")
+		if err != nil || got.SandboxID != "sb-1" {
+			t.Errorf("SandboxByRequest = %v, %v; want sb-1", got, err)
+		}
+		for _, where := range [][2]string{{"other", "request"}, {"org", "another"}} {
+			if _, err := store.SandboxByRequest(t.Context(), where[0], where[1]); !errors.Is(err, gateway.ErrSandboxNotFound) {
+				t.Errorf("SandboxByRequest(%q) = %v, want ErrSandboxNotFound", where, err)
+			}
+		}
+	})
+
 	t.Run("a change that answers false writes nothing", func(t *testing.T) {
 		store := open(t)
 		insert(t, store, Sandbox("org", "sb-1", epoch))
