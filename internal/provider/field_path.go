@@ -1,0 +1,81 @@
+package provider
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/hashicorp/terraform-plugin-framework/path"
+	"github.com/hashicorp/terraform-plugin-framework/resource/schema"
+)
+
+// step is one part of a field path: a name, or an index or key in brackets.
+type step struct {
+	name    string
+	index   string
+	indexed bool
+}
+
+// fieldSteps reads a field path as servers write them: "spec.overrides.env[\"A\"]",
+// "policy.constraints.network.allowedEgress[0].cidr". Names become snake_case.
+func fieldSteps(field string) []step {
+	var steps []step
+	for field != "" {
+		switch {
+		case field[0] == '.':
+			field = field[1:]
+		case field[0] == '[':
+			inside, rest, found := strings.Cut(field[1:], "]")
+			if !found {
+				return steps
+			}
+			steps = append(steps, step{index: strings.Trim(inside, `"'`), indexed: true})
+			field = rest
+		default:
+			end := strings.IndexAny(field, ".[")
+			if end < 0 {
+				end = len(field)
+			}
+			steps = append(steps, step{name: snakeCase(field[:end])})
+			field = field[end:]
+		}
+	}
+	return steps
+}
+
+func snakeCase(name string) string {
+	var out strings.Builder
+	for i, letter := range name {
+		if unicode.IsUpper(letter) && i > 0 {
+			out.WriteByte('_')
+		}
+		out.WriteRune(unicode.ToLower(letter))
+	}
+	return out.String()
+}
+
+// descend goes one step down from a level of the schema (attributes, or one
+// attribute); false when the schema ends here.
+func descend(level any, s step) (next func(path.Path) path.Path, deeper any, ok bool) {
+	if !s.indexed {
+		var members attributes
+		switch l := level.(type) {
+		case attributes:
+			members = l
+		case schema.SingleNestedAttribute:
+			members = l.Attributes
+		}
+		member, known := members[s.name]
+		return func(p path.Path) path.Path { return p.AtName(s.name) }, member, known
+	}
+	number, err := strconv.Atoi(s.index)
+	switch l := level.(type) {
+	case schema.ListNestedAttribute:
+		return func(p path.Path) path.Path { return p.AtListIndex(number) }, l.NestedObject.Attributes, err == nil
+	case schema.ListAttribute:
+		return func(p path.Path) path.Path { return p.AtListIndex(number) }, nil, err == nil
+	case schema.MapAttribute:
+		return func(p path.Path) path.Path { return p.AtMapKey(s.index) }, nil, true
+	}
+	return nil, nil, false
+}
