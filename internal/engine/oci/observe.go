@@ -1,0 +1,90 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+
+	"github.com/sandbar-project/sandbar/internal/engine"
+)
+
+// Dial connects to a sandbox's guest.
+func (e *Engine) Dial(ctx context.Context, id string) (net.Conn, error) {
+	dir, err := e.existing(id)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dialControl(ctx, dir.private())
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", id, err)
+	}
+	return conn, nil
+}
+
+// Wait returns when a sandbox's guest has gone.
+func (e *Engine) Wait(ctx context.Context, id string) (engine.Exit, error) {
+	dir, err := e.existing(id)
+	if err != nil {
+		return engine.Exit{}, err
+	}
+	r, err := dir.readRecord()
+	if err != nil {
+		return engine.Exit{}, err
+	}
+	if r.Process != nil {
+		handle, err := r.Process.open()
+		if err == nil {
+			err = errors.Join(waitEnd(ctx, handle), handle.Close())
+		}
+		if err != nil && !errors.Is(err, errProcessGone) {
+			return engine.Exit{}, fmt.Errorf("wait for sandbox %s: %w", id, err)
+		}
+	}
+	exit := engine.Exit{Time: e.config.Now()}
+	kills, err := e.cgroups.oomKills(e.cgroup(id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return exit, fmt.Errorf("wait for sandbox %s: %w", id, err)
+	}
+	exit.OOMKilled = kills > 0
+	return exit, nil
+}
+
+// Usage measures a sandbox, the runtime's own part included.
+func (e *Engine) Usage(_ context.Context, id string) (engine.Usage, error) {
+	dir, err := e.existing(id)
+	if err != nil {
+		return engine.Usage{}, err
+	}
+	r, err := dir.readRecord()
+	if err != nil {
+		return engine.Usage{}, err
+	}
+	if r.Process == nil {
+		return engine.Usage{}, fmt.Errorf("sandbox %s: %w", id, engine.ErrNotRunning)
+	}
+	alive, err := r.Process.alive()
+	if err != nil {
+		return engine.Usage{}, err
+	}
+	if !alive {
+		return engine.Usage{}, fmt.Errorf("sandbox %s: %w", id, engine.ErrNotRunning)
+	}
+	usage, err := e.cgroups.usage(e.cgroup(id))
+	if err != nil {
+		return engine.Usage{}, fmt.Errorf("measure sandbox %s: %w", id, err)
+	}
+	return usage, nil
+}
+
+func (e *Engine) existing(id string) (directory, error) {
+	if !idPattern.MatchString(id) {
+		return "", fmt.Errorf("sandbox %q: %w", id, engine.ErrNotFound)
+	}
+	dir := e.directory(id)
+	if _, err := dir.readRecord(); err != nil {
+		return "", err
+	}
+	return dir, nil
+}
