@@ -17,12 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbar-project/sandbar/internal/cli/cluster"
+	"github.com/sandbar-project/sandbar/internal/cli/dev"
 	"github.com/sandbar-project/sandbar/internal/cli/image"
 	"github.com/sandbar-project/sandbar/internal/cli/invocation"
 	"github.com/sandbar-project/sandbar/internal/cli/iostreams"
 	"github.com/sandbar-project/sandbar/internal/cli/run"
 	"github.com/sandbar-project/sandbar/internal/cli/runner"
 	"github.com/sandbar-project/sandbar/internal/cli/sandbox"
+	"github.com/sandbar-project/sandbar/internal/cli/serve"
 	"github.com/sandbar-project/sandbar/internal/cli/token"
 )
 
@@ -34,7 +36,7 @@ func Main() int {
 	signal.Notify(brokenPipes, unix.SIGPIPE)
 	defer signal.Stop(brokenPipes)
 
-	call := &invocation.Invocation{IO: iostreams.System(os.Getenv), Now: time.Now, Getenv: os.Getenv}
+	call := &invocation.Invocation{IO: iostreams.System(os.Getenv), Now: time.Now, Getenv: os.Getenv, Version: Version}
 	return Run(context.Background(), call, os.Args[1:])
 }
 
@@ -72,13 +74,17 @@ that run a process in a sandbox end with its code, see their own help.`,
 		return invocation.Usagef("%w\nRun `%s --help` to see the flags", err, command.CommandPath())
 	})
 	call.AddFlags(root)
+	runners := runner.New(call)
+	runners.AddCommand(serve.NewRunner())
 	root.AddCommand(
 		run.New(call),
 		sandbox.New(call),
-		runner.New(call),
+		runners,
 		cluster.New(call),
 		token.New(call),
 		image.New(call),
+		serve.New(call),
+		dev.New(call),
 		newVersion(call),
 	)
 	return root

@@ -19,6 +19,8 @@ type Invocation struct {
 	IO     *iostreams.IO
 	Now    func() time.Time
 	Getenv func(string) string
+	// Version of this program.
+	Version string
 
 	// What the flags of the root command say.
 	Format     output.Format
