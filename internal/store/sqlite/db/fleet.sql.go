@@ -58,7 +58,6 @@ LEFT JOIN managed_runners
     AND managed_runners.cluster_id = clusters.cluster_id
 WHERE clusters.organization_id = ?1
     AND (clusters.cluster_id = ?2 OR clusters.name = ?2)
-ORDER BY clusters.cluster_id = sqlc.arg(cluster) DESC
 LIMIT 1
 `
 

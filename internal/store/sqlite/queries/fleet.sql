@@ -13,7 +13,6 @@ LEFT JOIN managed_runners
     AND managed_runners.cluster_id = clusters.cluster_id
 WHERE clusters.organization_id = sqlc.arg(organization_id)
     AND (clusters.cluster_id = sqlc.arg(cluster) OR clusters.name = sqlc.arg(cluster))
-ORDER BY clusters.cluster_id = sqlc.arg(cluster) DESC
 LIMIT 1;
 
 -- name: Clusters :many

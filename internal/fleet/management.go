@@ -1,0 +1,462 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1/sandboxv1connect"
+	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/auth"
+	"github.com/sandbar-project/sandbar/internal/gateway"
+	"github.com/sandbar-project/sandbar/internal/maintenance"
+	"github.com/sandbar-project/sandbar/internal/policy"
+)
+
+const (
+	defaultGroup    = "default"
+	defaultPageSize = 50
+	maxPageSize     = 1000
+	// requestIDLifetime is how long a request id is remembered.
+	requestIDLifetime = 24 * time.Hour
+)
+
+var _ sandboxv1connect.RunnerManagementServiceHandler = (*Management)(nil)
+
+// Management serves RunnerManagementService.
+type Management struct {
+	cfg      Config
+	registry *Registry
+	wake     func(gateway.RunnerKey)
+}
+
+// CreateManagedRunner implements RunnerManagementService.
+func (m *Management) CreateManagedRunner(ctx context.Context, req *sandboxv1.CreateManagedRunnerRequest) (*sandboxv1.ManagedRunner, error) {
+	caller, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.validateCreate(req); err != nil {
+		return nil, err
+	}
+	digest, err := digestOf(req)
+	if err != nil {
+		return nil, err
+	}
+	now := m.cfg.Now()
+	record := m.newRecord(caller.OrganizationID, req.GetManagedRunner(), now)
+	revision := Revision{
+		Number:     1,
+		Version:    m.cfg.Release.Version,
+		Deployment: resolveDeployment(m.cfg.Release, record.Spec.GetOverrides()),
+		CreateTime: now,
+		Author:     caller.UserID,
+	}
+	cluster, err := m.cfg.Store.Cluster(ctx, record.OrganizationID, record.ClusterID)
+	if err != nil && !errors.Is(err, ErrClusterNotFound) {
+		return nil, err
+	}
+	if err == nil && m.cfg.Installers[cluster.Kind] == nil {
+		return nil, apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{{
+			Field: "identity.cluster_id", Reason: "CLUSTER_KIND", Description: "this server cannot install runners on that kind of cluster",
+		}})
+	}
+	answer := m.describe(record, cluster.Name, revision, revision)
+	encoded, err := proto.Marshal(answer)
+	if err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	first, err := m.cfg.Store.InsertRunner(ctx, NewRunner{
+		Runner:            record,
+		Revision:          revision,
+		Audit:             m.audit(caller, "CreateManagedRunner", record.RunnerID, nil),
+		RequestID:         req.GetRequestId(),
+		RequestDigest:     digest,
+		Answer:            encoded,
+		RequestExpireTime: now.Add(requestIDLifetime),
+	})
+	if err != nil {
+		return nil, m.explain(err, record)
+	}
+	if first != nil {
+		answer = &sandboxv1.ManagedRunner{}
+		return answer, proto.Unmarshal(first, answer)
+	}
+	m.changed(record.RunnerKey)
+	return answer, nil
+}
+
+// newRecord fills in the defaults.
+func (m *Management) newRecord(organizationID string, runner *sandboxv1.ManagedRunner, now time.Time) *RunnerRecord {
+	identity := runner.GetIdentity()
+	record := &RunnerRecord{
+		RunnerKey:      gateway.RunnerKey{OrganizationID: organizationID, RunnerID: identity.GetRunnerId()},
+		UID:            m.cfg.NewID(),
+		ClusterID:      strings.ToLower(identity.GetClusterId()),
+		Zone:           strings.ToLower(identity.GetZone()),
+		RunnerGroupID:  identity.GetRunnerGroupId(),
+		DisplayName:    runner.GetDisplayName(),
+		Spec:           &sandboxv1.ManagedRunnerSpec{},
+		Policy:         policy.Normalize(runner.GetPolicy()),
+		ETag:           m.cfg.NewID(),
+		Phase:          PhasePending,
+		PhaseTime:      now,
+		RolloutTime:    now,
+		LatestRevision: 1,
+		TargetRevision: 1,
+		CreateTime:     now,
+		UpdateTime:     now,
+	}
+	if runner.Spec != nil {
+		record.Spec = proto.Clone(runner.Spec).(*sandboxv1.ManagedRunnerSpec)
+	}
+	fillDefaults(record)
+	return record
+}
+
+func fillDefaults(record *RunnerRecord) {
+	if record.RunnerGroupID == "" {
+		record.RunnerGroupID = defaultGroup
+	}
+	if record.Spec.ReleaseChannel == sandboxv1.ReleaseChannel_RELEASE_CHANNEL_UNSPECIFIED {
+		record.Spec.ReleaseChannel = sandboxv1.ReleaseChannel_RELEASE_CHANNEL_STABLE
+	}
+}
+
+// GetManagedRunner implements RunnerManagementService.
+func (m *Management) GetManagedRunner(ctx context.Context, req *sandboxv1.GetManagedRunnerRequest) (*sandboxv1.ManagedRunner, error) {
+	caller, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	key := gateway.RunnerKey{OrganizationID: caller.OrganizationID, RunnerID: req.GetRunnerId()}
+	record, err := m.cfg.Store.Runner(ctx, key)
+	if err != nil {
+		return nil, m.explain(err, &RunnerRecord{RunnerKey: key})
+	}
+	return m.read(ctx, record, nil)
+}
+
+// ListManagedRunners implements RunnerManagementService.
+func (m *Management) ListManagedRunners(ctx context.Context, req *sandboxv1.ListManagedRunnersRequest) (*sandboxv1.ListManagedRunnersResponse, error) {
+	caller, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	query := RunnerQuery{
+		OrganizationID: caller.OrganizationID,
+		ClusterID:      strings.ToLower(req.GetClusterId()),
+		Zone:           strings.ToLower(req.GetZone()),
+		RunnerGroupID:  req.GetRunnerGroupId(),
+		Limit:          int(req.GetPageSize()),
+	}
+	switch {
+	case query.Limit == 0:
+		query.Limit = defaultPageSize
+	case query.Limit > maxPageSize:
+		query.Limit = maxPageSize
+	}
+	if query.AfterRunnerID, err = decodePageToken(req.GetPageToken()); err != nil {
+		return nil, err
+	}
+	clusters, err := m.cfg.Store.Clusters(ctx, caller.OrganizationID)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{}
+	for _, cluster := range clusters {
+		names[cluster.ClusterID] = cluster.Name
+		if cluster.Name == req.GetClusterId() {
+			query.ClusterID = cluster.ClusterID
+		}
+	}
+	page := query.Limit
+	query.Limit++ // One more tells whether there is another page.
+	records, err := m.cfg.Store.Runners(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	response := &sandboxv1.ListManagedRunnersResponse{}
+	if len(records) > page {
+		records = records[:page]
+		response.NextPageToken = encodePageToken(records[page-1].RunnerID)
+	}
+	for _, record := range records {
+		runner, err := m.read(ctx, record, names)
+		if err != nil {
+			return nil, err
+		}
+		response.ManagedRunners = append(response.ManagedRunners, runner)
+	}
+	return response, nil
+}
+
+// UpdateManagedRunner implements RunnerManagementService.
+func (m *Management) UpdateManagedRunner(ctx context.Context, req *sandboxv1.UpdateManagedRunnerRequest) (*sandboxv1.ManagedRunner, error) {
+	caller, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	paths, err := m.validateUpdate(req)
+	if err != nil {
+		return nil, err
+	}
+	key := gateway.RunnerKey{OrganizationID: caller.OrganizationID, RunnerID: req.GetRunnerId()}
+	record, err := m.registry.change(ctx, key, func(record *RunnerRecord) (*Write, error) {
+		return m.update(ctx, caller, record, req.GetManagedRunner(), paths)
+	})
+	if err != nil {
+		return nil, m.explain(err, &RunnerRecord{RunnerKey: key})
+	}
+	m.wake(key)
+	return m.read(ctx, record, nil)
+}
+
+// validateUpdate answers the paths to change.
+func (m *Management) validateUpdate(req *sandboxv1.UpdateManagedRunnerRequest) ([]string, error) {
+	var f findings
+	if req.GetRunnerId() == "" {
+		f.add("runner_id", "REQUIRED", "is required")
+	}
+	body := req.GetManagedRunner()
+	if body == nil {
+		f.add("managed_runner", "REQUIRED", "is required; a masked field that it leaves out is reset")
+	}
+	paths, violations := checkMask(req.GetUpdateMask().GetPaths())
+	f.violations = append(f.violations, violations...)
+	if id := body.GetIdentity().GetRunnerId(); id != "" && id != req.GetRunnerId() {
+		f.add("identity.runner_id", "RUNNER_ID", "is %q, but the request is for runner %q", id, req.GetRunnerId())
+	}
+	if slices.Contains(paths, pathPolicy) && body.GetEtag() == "" {
+		f.add("etag", "REQUIRED", "is required to change the policy; send the etag of the policy that was read")
+	}
+	if len(f.violations) > 0 {
+		return nil, f.err()
+	}
+	return paths, m.validateBody(&f, selected(body, paths))
+}
+
+// update edits the record inside of the transaction.
+func (m *Management) update(ctx context.Context, caller auth.Principal, record *RunnerRecord, body *sandboxv1.ManagedRunner, paths []string) (*Write, error) {
+	if record.Phase.deleting() {
+		return nil, apierr.New(apierr.RunnerDeleting, "runner %q is being deleted and cannot be changed; wait until it is gone and create another", record.RunnerID)
+	}
+	if etag := body.GetEtag(); etag != "" && etag != record.ETag {
+		return nil, apierr.New(apierr.ETagMismatch, "the managed_runner etag is stale: the policy of runner %q has changed since it was read; reload it, look at what changed and try again", record.RunnerID).
+			With("runner_id", record.RunnerID)
+	}
+	before := *record
+	before.Spec = proto.Clone(record.Spec).(*sandboxv1.ManagedRunnerSpec)
+	for _, path := range paths {
+		switch path {
+		case pathDisplayName:
+			record.DisplayName = body.GetDisplayName()
+		case pathGroup:
+			record.RunnerGroupID = body.GetIdentity().GetRunnerGroupId()
+		case pathPolicy:
+			record.Policy = policy.Normalize(body.GetPolicy())
+		default:
+			copyField(body.GetSpec(), record.Spec, specField(path))
+		}
+	}
+	fillDefaults(record)
+	policyChanged := (before.Policy == nil) != (record.Policy == nil) || !proto.Equal(before.Policy, record.Policy)
+	if policyChanged {
+		record.ETag = m.cfg.NewID()
+	} else if before.DisplayName == record.DisplayName && before.RunnerGroupID == record.RunnerGroupID && proto.Equal(before.Spec, record.Spec) {
+		return nil, nil
+	}
+	now := m.cfg.Now()
+	record.UpdateTime = now
+	entry := m.audit(caller, "UpdateManagedRunner", record.RunnerID, map[string]any{"update_mask": paths})
+	write := &Write{Audit: &entry}
+	var err error
+	write.Revision, err = m.revise(ctx, record, before.Spec, caller.UserID, now)
+	return write, err
+}
+
+// revise makes the next revision when the deployment has changed.
+func (m *Management) revise(ctx context.Context, record *RunnerRecord, before *sandboxv1.ManagedRunnerSpec, author string, now time.Time) (*Revision, error) {
+	deployment := resolveDeployment(m.cfg.Release, record.Spec.GetOverrides())
+	if proto.Equal(deployment, resolveDeployment(m.cfg.Release, before.GetOverrides())) {
+		return nil, nil
+	}
+	current, err := m.cfg.Store.Revision(ctx, record.RunnerKey, record.TargetRevision)
+	if err != nil {
+		return nil, err
+	}
+	// An edit keeps the version: updates have a method and windows of their own.
+	deployment.Image = current.Deployment.GetImage()
+	return retarget(record, Revision{Version: current.Version, Deployment: deployment, CreateTime: now, Author: author}, now), nil
+}
+
+// retarget numbers the revision and makes it the target.
+func retarget(record *RunnerRecord, revision Revision, now time.Time) *Revision {
+	record.LatestRevision++
+	revision.Number = record.LatestRevision
+	record.TargetRevision = revision.Number
+	record.RolloutTime = now
+	if row, ok := next(record.Phase, eventEdited); ok {
+		apply(record, row, nil, now)
+	}
+	return &revision
+}
+
+// DeleteManagedRunner implements RunnerManagementService.
+func (m *Management) DeleteManagedRunner(ctx context.Context, req *sandboxv1.DeleteManagedRunnerRequest) (*emptypb.Empty, error) {
+	caller, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	key := gateway.RunnerKey{OrganizationID: caller.OrganizationID, RunnerID: req.GetRunnerId()}
+	_, err = m.registry.change(ctx, key, func(record *RunnerRecord) (*Write, error) {
+		if record.Phase.deleting() {
+			return nil, nil
+		}
+		now := m.cfg.Now()
+		row, _ := next(record.Phase, eventDeleteRequested)
+		apply(record, row, nil, now)
+		record.UpdateTime = now
+		entry := m.audit(caller, "DeleteManagedRunner", record.RunnerID, nil)
+		return &Write{Audit: &entry}, nil
+	})
+	if errors.Is(err, ErrRunnerNotFound) && req.GetAllowMissing() {
+		return &emptypb.Empty{}, nil
+	}
+	if err != nil {
+		return nil, m.explain(err, &RunnerRecord{RunnerKey: key})
+	}
+	m.wake(key)
+	return &emptypb.Empty{}, nil
+}
+
+// ApplyAvailableUpdate implements RunnerManagementService.
+func (m *Management) ApplyAvailableUpdate(ctx context.Context, req *sandboxv1.ApplyAvailableUpdateRequest) (*sandboxv1.ManagedRunner, error) {
+	caller, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	key := gateway.RunnerKey{OrganizationID: caller.OrganizationID, RunnerID: req.GetRunnerId()}
+	record, err := m.registry.change(ctx, key, func(record *RunnerRecord) (*Write, error) {
+		return m.applyUpdate(ctx, caller, record)
+	})
+	if err != nil {
+		return nil, m.explain(err, &RunnerRecord{RunnerKey: key})
+	}
+	m.wake(key)
+	return m.read(ctx, record, nil)
+}
+
+func (m *Management) applyUpdate(ctx context.Context, caller auth.Principal, record *RunnerRecord) (*Write, error) {
+	if record.Phase.deleting() {
+		return nil, apierr.New(apierr.RunnerDeleting, "runner %q is being deleted and cannot be updated", record.RunnerID)
+	}
+	current, err := m.cfg.Store.Revision(ctx, record.RunnerKey, record.TargetRevision)
+	if err != nil || current.Version == m.cfg.Release.Version {
+		return nil, err
+	}
+	now := m.cfg.Now()
+	if exclusion := maintenance.Excluded(record.Spec.GetMaintenancePolicy(), now); exclusion != nil {
+		return nil, apierr.New(apierr.UpdateExcluded, "no update of runner %q may start before %s (exclusion %q); wait, or remove the exclusion from spec.maintenance_policy",
+			record.RunnerID, exclusion.GetEndTime().AsTime().Format(time.RFC3339), exclusion.GetReason())
+	}
+	entry := m.audit(caller, "ApplyAvailableUpdate", record.RunnerID, map[string]any{"version": m.cfg.Release.Version})
+	record.UpdateTime = now
+	return &Write{Audit: &entry, Revision: retarget(record, Revision{
+		Version:    m.cfg.Release.Version,
+		Deployment: resolveDeployment(m.cfg.Release, record.Spec.GetOverrides()),
+		CreateTime: now,
+		Author:     caller.UserID,
+	}, now)}, nil
+}
+
+// changed tells everybody who must know of a new runner.
+func (m *Management) changed(key gateway.RunnerKey) {
+	m.registry.invalidate(key.OrganizationID)
+	m.wake(key)
+}
+
+// explain turns what a store answers into what a caller can use.
+func (m *Management) explain(err error, record *RunnerRecord) error {
+	var taken *ClusterTakenError
+	switch {
+	case errors.As(err, &taken):
+		return apierr.New(apierr.ClusterTaken, "cluster %s already has runner %q, and a cluster holds one; import that runner, or delete it first", record.ClusterID, taken.RunnerID).
+			With("runner_id", taken.RunnerID).With("cluster_id", record.ClusterID).Because(err)
+	case errors.Is(err, ErrRunnerExists):
+		return apierr.New(apierr.RunnerExists, "runner %q exists already; import it, or choose another runner_id", record.RunnerID).
+			With("runner_id", record.RunnerID).Because(err)
+	case errors.Is(err, ErrClusterNotFound):
+		return apierr.New(apierr.ClusterNotFound, "no cluster %s is registered in this organization; sandbar cluster list shows those that are, sandbar cluster add registers one", record.ClusterID).
+			With("cluster_id", record.ClusterID).Because(err)
+	case errors.Is(err, ErrRequestIDReused):
+		return apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{{
+			Field: "request_id", Reason: "REQUEST_ID_REUSED", Description: "was used in the last 24 hours for another request; use a new one for another configuration",
+		}})
+	case errors.Is(err, ErrRunnerNotFound):
+		return apierr.New(apierr.RunnerNotFound, "there is no runner %q in this organization; sandbar runner get shows those that are", record.RunnerID).
+			With("runner_id", record.RunnerID).Because(err)
+	}
+	return err
+}
+
+func (m *Management) audit(caller auth.Principal, action, resource string, detail map[string]any) AuditEntry {
+	entry := AuditEntry{
+		OrganizationID: caller.OrganizationID,
+		Time:           m.cfg.Now(),
+		UserID:         caller.UserID,
+		TokenID:        caller.TokenID,
+		Action:         action,
+		Resource:       resource,
+	}
+	if len(detail) > 0 {
+		// Strings and lists of them always encode.
+		text, _ := json.Marshal(detail)
+		entry.Detail = string(text)
+	}
+	return entry
+}
+
+func callerOf(ctx context.Context) (auth.Principal, error) {
+	caller, ok := auth.PrincipalFrom(ctx)
+	if !ok {
+		return auth.Principal{}, apierr.New(apierr.Unauthenticated, "the request carries no token")
+	}
+	return caller, nil
+}
+
+// digestOf tells inputs apart that come with the same request id.
+func digestOf(req *sandboxv1.CreateManagedRunnerRequest) ([]byte, error) {
+	input := proto.Clone(req).(*sandboxv1.CreateManagedRunnerRequest)
+	input.RequestId = ""
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(input)
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	digest := sha256.Sum256(data)
+	return digest[:], nil
+}
+
+func encodePageToken(lastRunnerID string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(lastRunnerID))
+}
+
+func decodePageToken(token string) (string, error) {
+	last, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return "", apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{{
+			Field: "page_token", Reason: "PAGE_TOKEN", Description: "is not a token that this server has given out; begin again without one",
+		}})
+	}
+	return string(last), nil
+}

@@ -1,0 +1,122 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/apierr"
+)
+
+const (
+	pathDisplayName = "display_name"
+	pathGroup       = "identity.runner_group_id"
+	pathPolicy      = "policy"
+	pathSpecPrefix  = "spec."
+)
+
+// allowedPaths are what an update mask may name, in the order of the contract.
+func allowedPaths() []string {
+	paths := []string{pathDisplayName, pathGroup, pathPolicy}
+	fields := (&sandboxv1.ManagedRunnerSpec{}).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		paths = append(paths, pathSpecPrefix+string(fields.Get(i).Name()))
+	}
+	return paths
+}
+
+// checkMask answers the mask's paths, once each, or what is wrong with it.
+func checkMask(paths []string) ([]string, []apierr.Violation) {
+	allowed := allowedPaths()
+	if len(paths) == 0 {
+		return nil, []apierr.Violation{maskViolation("must name the fields to change: %s", strings.Join(allowed, ", "))}
+	}
+	var (
+		checked    []string
+		violations []apierr.Violation
+	)
+	for _, path := range paths {
+		if !slices.Contains(allowed, path) {
+			violations = append(violations, refusedPath(path, allowed))
+			continue
+		}
+		if !slices.Contains(checked, path) {
+			checked = append(checked, path)
+		}
+	}
+	return checked, violations
+}
+
+// refusedPath says why a path is refused, and names the nearest allowed one.
+func refusedPath(path string, allowed []string) apierr.Violation {
+	switch {
+	case path == "*":
+		return maskViolation("\"*\" is not allowed; name the fields to change: %s", strings.Join(allowed, ", "))
+	case path == "spec":
+		return maskViolation("\"spec\" is too wide; name the fields in it: %s", strings.Join(specPaths(allowed), ", "))
+	case path == "identity" || path == "identity.runner_id" || path == "identity.zone" || path == "identity.cluster_id":
+		return maskViolation("%q cannot be changed; delete the runner and create another, or change only %s", path, pathGroup)
+	}
+	for _, candidate := range allowed {
+		if strings.HasPrefix(path, candidate+".") {
+			return maskViolation("%q is too deep; %q is replaced as a whole, so use %q and send all of it", path, candidate, candidate)
+		}
+	}
+	return maskViolation("%q is not a field that can be changed; allowed are %s", path, strings.Join(allowed, ", "))
+}
+
+func specPaths(allowed []string) (paths []string) {
+	for _, path := range allowed {
+		if strings.HasPrefix(path, pathSpecPrefix) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+func maskViolation(format string, args ...any) apierr.Violation {
+	return apierr.Violation{Field: "update_mask", Description: fmt.Sprintf(format, args...), Reason: "UPDATE_MASK"}
+}
+
+// selected is the runner with only the fields that the mask names.
+func selected(runner *sandboxv1.ManagedRunner, paths []string) *sandboxv1.ManagedRunner {
+	out := &sandboxv1.ManagedRunner{}
+	for _, path := range paths {
+		switch path {
+		case pathDisplayName:
+			out.DisplayName = runner.GetDisplayName()
+		case pathGroup:
+			out.Identity = &sandboxv1.RunnerIdentity{RunnerGroupId: runner.GetIdentity().GetRunnerGroupId()}
+		case pathPolicy:
+			out.Policy = runner.GetPolicy()
+		default:
+			if out.Spec == nil {
+				out.Spec = &sandboxv1.ManagedRunnerSpec{}
+			}
+			copyField(runner.GetSpec(), out.Spec, specField(path))
+		}
+	}
+	return out
+}
+
+// copyField makes a field of to what it is in from, absence included.
+func copyField(from, to *sandboxv1.ManagedRunnerSpec, field protoreflect.FieldDescriptor) {
+	if !from.ProtoReflect().Has(field) {
+		to.ProtoReflect().Clear(field)
+		return
+	}
+	source := from
+	if field.Message() != nil {
+		source = proto.Clone(from).(*sandboxv1.ManagedRunnerSpec)
+	}
+	to.ProtoReflect().Set(field, source.ProtoReflect().Get(field))
+}
+
+func specField(path string) protoreflect.FieldDescriptor {
+	fields := (&sandboxv1.ManagedRunnerSpec{}).ProtoReflect().Descriptor().Fields()
+	return fields.ByName(protoreflect.Name(strings.TrimPrefix(path, pathSpecPrefix)))
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"buf.build/go/protovalidate"
+	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
+	"connectrpc.com/vanguard"
+
+	"github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1/sandboxv1connect"
+	"github.com/sandbar-project/sandbar/api/sandbar/admin/v1/adminv1connect"
+	"github.com/sandbar-project/sandbar/api/sandbar/runner/v1/runnerv1connect"
+	"github.com/sandbar-project/sandbar/internal/auth"
+	"github.com/sandbar-project/sandbar/internal/fieldrules"
+	"github.com/sandbar-project/sandbar/internal/fleet"
+)
+
+const (
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
+	// maxRequestBytes is the contract's limit of one message.
+	maxRequestBytes = 100 << 20
+)
+
+// services are what the routes lead to.
+type services struct {
+	fleet   *fleet.Fleet
+	tokens  *auth.Tokens
+	gateway Gateway
+	rules   protovalidate.Validator
+	// ready answers nil when requests can be served.
+	ready  func(context.Context) error
+	health grpchealth.Checker
+	logger *slog.Logger
+}
+
+// routes is everything that is served on the one port.
+//
+// RPCs go straight to connect's handlers, which speak Connect, gRPC and
+// gRPC-Web; REST is transcoded to the same handlers.
+func routes(s services) (http.Handler, error) {
+	base := []connect.HandlerOption{
+		connect.WithReadMaxBytes(maxRequestBytes),
+		connect.WithRecover(recovered(s.logger)),
+	}
+	public := append([]connect.HandlerOption{connect.WithInterceptors(
+		&errorInterceptor{logger: s.logger},
+		fieldrules.Interceptor(s.rules,
+			sandboxv1connect.RunnerManagementServiceCreateManagedRunnerProcedure,
+			sandboxv1connect.RunnerManagementServiceUpdateManagedRunnerProcedure),
+	)}, base...)
+	internal := append([]connect.HandlerOption{connect.WithInterceptors(&errorInterceptor{logger: s.logger})}, base...)
+
+	mux := http.NewServeMux()
+	var transcoded []*vanguard.Service
+	mount := func(path string, handler http.Handler) {
+		handler = auth.Middleware(s.tokens, attributed(handler))
+		mux.Handle(path, handler)
+		transcoded = append(transcoded, vanguard.NewService(path, handler))
+	}
+	mount(sandboxv1connect.NewRunnerManagementServiceHandler(s.fleet.Management, public...))
+	mount(sandboxv1connect.NewSandboxServiceHandler(s.gateway, public...))
+	mount(sandboxv1connect.NewDiscoveryServiceHandler(s.gateway, public...))
+	mount(sandboxv1connect.NewSettingsServiceHandler(sandboxv1connect.UnimplementedSettingsServiceHandler{}, public...))
+	mount(sandboxv1connect.NewVolumeServiceHandler(sandboxv1connect.UnimplementedVolumeServiceHandler{}, public...))
+	mount(sandboxv1connect.NewSandboxTemplateServiceHandler(sandboxv1connect.UnimplementedSandboxTemplateServiceHandler{}, public...))
+	mount(adminv1connect.NewClusterServiceHandler(s.fleet.Clusters, public...))
+	mount(adminv1connect.NewTokenServiceHandler(auth.NewService(s.tokens), public...))
+	mount(adminv1connect.NewImageServiceHandler(s.gateway, public...))
+
+	// Runners show credentials of their own, which the gateway checks.
+	mux.Handle(runnerv1connect.NewEnrollmentServiceHandler(s.gateway, internal...))
+	mux.Handle("/sandbar/tunnel", s.gateway.TunnelHandler())
+
+	rest, err := vanguard.NewTranscoder(transcoded,
+		vanguard.WithUnknownHandler(http.HandlerFunc(notFound)),
+		vanguard.WithDefaultServiceOptions(
+			vanguard.WithTargetProtocols(vanguard.ProtocolConnect),
+			vanguard.WithTargetCodecs(vanguard.CodecProto),
+			vanguard.WithNoTargetCompression(),
+			vanguard.WithMaxMessageBufferBytes(maxRequestBytes),
+		),
+		vanguard.WithCodec(restCodec),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("set up REST: %w", err)
+	}
+	mux.Handle("/v1/", rest)
+	mux.Handle("/admin/v1/", rest)
+
+	mux.Handle(grpchealth.NewHandler(s.health, base...))
+	reflector := grpcreflect.NewStaticReflector(auth.Services()...)
+	mux.Handle(grpcreflect.NewHandlerV1(reflector, base...))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, base...))
+	mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, r *http.Request) {
+		if err := s.ready(r.Context()); err != nil {
+			plain(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		plain(w, http.StatusOK, "ready")
+	})
+	mux.HandleFunc("/", notFound)
+	return logged(s.logger, mux), nil
+}
+
+func plain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	// The text is lost only with the connection.
+	_, _ = fmt.Fprintln(w, text)
+}
