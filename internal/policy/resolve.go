@@ -60,6 +60,9 @@ type resolver struct {
 }
 
 func (r *resolver) resolve(spec *sandboxv1.SandboxSpec, defaults Defaults) Resolved {
+	if !r.checkSizes(spec) {
+		return Resolved{}
+	}
 	r.checkStructure(spec)
 
 	out := Resolved{

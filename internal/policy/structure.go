@@ -13,12 +13,55 @@ import (
 const (
 	maxMountPath = 256
 	maxSecrets   = 50
+	// The length of any one list, so that checking it and saying what is wrong
+	// with it stay small.
+	maxListed = 1000
 )
 
 // reservedPaths belong to the platform: nothing may be mounted at or under
 // them.
 func reservedPaths() []string {
 	return []string{"/proc", "/sys", "/dev", "/var/run/secrets", "/shared/credentials", "/etc"}
+}
+
+// checkSizes says whether every list of the spec is of a size that can be
+// looked at.
+func (r *resolver) checkSizes(spec *sandboxv1.SandboxSpec) bool {
+	before := len(r.refused.violations)
+	check := func(length int, path func() string) {
+		if length > maxListed {
+			r.refused.add(invalid, path(), "TOO_MANY", "%d entries are more than the platform's maximum of %d", length, maxListed)
+		}
+	}
+	at := func(path string) func() string { return func() string { return path } }
+	check(len(spec.GetContainers()), at("spec.containers"))
+	check(len(spec.GetInitContainers()), at("spec.init_containers"))
+	check(len(spec.GetVolumes()), at("spec.volumes"))
+	check(len(spec.GetServices()), at("spec.services"))
+	check(len(spec.GetAnnotations()), at("spec.annotations"))
+	check(len(spec.GetNetwork().GetEgress()), at("spec.network.egress"))
+	check(len(spec.GetNetwork().GetIngress()), at("spec.network.ingress"))
+	if len(r.refused.violations) > before {
+		return false
+	}
+	for i, rule := range spec.GetNetwork().GetEgress() {
+		check(len(rule.GetPorts()), func() string { return element("spec.network.egress", i) + ".ports" })
+		check(len(rule.GetCidr().GetExcept()), func() string { return element("spec.network.egress", i) + ".cidr.except" })
+	}
+	for i, rule := range spec.GetNetwork().GetIngress() {
+		check(len(rule.GetPorts()), func() string { return element("spec.network.ingress", i) + ".ports" })
+		check(len(rule.GetCidr().GetExcept()), func() string { return element("spec.network.ingress", i) + ".cidr.except" })
+	}
+	for _, group := range []struct {
+		list       string
+		containers []*sandboxv1.Container
+	}{{"spec.containers", spec.GetContainers()}, {"spec.init_containers", spec.GetInitContainers()}} {
+		for i, container := range group.containers {
+			check(len(container.GetFiles()), func() string { return element(group.list, i) + ".files" })
+			check(len(container.GetVolumeMounts()), func() string { return element(group.list, i) + ".volume_mounts" })
+		}
+	}
+	return len(r.refused.violations) == before
 }
 
 // checkStructure holds the spec against the platform's own rules on its parts.

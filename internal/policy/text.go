@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// maxListed is how many members of a list a message names.
-const maxListed = 8
+// maxNamed is how many members of a list a message names.
+const maxNamed = 8
 
 func quote(text string) string { return strconv.Quote(text) }
 
@@ -18,8 +18,8 @@ func list(texts []string) string { return joinSome(texts, ", ") }
 func alternatives(texts []string) string { return joinSome(texts, "; or ") }
 
 func joinSome(texts []string, separator string) string {
-	if len(texts) <= maxListed {
+	if len(texts) <= maxNamed {
 		return strings.Join(texts, separator)
 	}
-	return strings.Join(texts[:maxListed], separator) + fmt.Sprintf(" and %d more", len(texts)-maxListed)
+	return strings.Join(texts[:maxNamed], separator) + fmt.Sprintf(" and %d more", len(texts)-maxNamed)
 }
