@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/emptypb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
@@ -48,6 +47,8 @@ type fake struct {
 	before func(*fake)
 	// shown alters every answer.
 	shown func(*sandboxv1.ManagedRunner)
+	// quick finishes a rollout before the write that began it is answered.
+	quick bool
 	// foreign makes answers look like another server's: fields that are zero are
 	// left out and unknown ones are added.
 	foreign bool
@@ -103,7 +104,14 @@ func answerForeign(w http.ResponseWriter, r *http.Request, handler http.Handler)
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	if recorded.Code == http.StatusOK && decoder.Decode(&document) == nil {
-		body, _ = json.Marshal(withoutZeros(document))
+		withoutZeros(document)
+		for _, name := range []string{"spec", "policy", "identity"} {
+			if message, ok := document[name].(map[string]any); ok {
+				message["fieldOfALaterVersion"] = map[string]any{"mode": "MODE_NEW"}
+			}
+		}
+		document["fieldOfALaterVersion"] = []any{1, "two"}
+		body, _ = json.Marshal(document)
 	}
 	for name, values := range recorded.Header() {
 		if name != "Content-Length" && name != "Content-Encoding" {
@@ -114,11 +122,14 @@ func answerForeign(w http.ResponseWriter, r *http.Request, handler http.Handler)
 	_, _ = w.Write(body)
 }
 
+// withoutZeros leaves free-form JSON alone, which has no zero values.
 func withoutZeros(object map[string]any) map[string]any {
 	for key, value := range object {
 		switch v := value.(type) {
 		case map[string]any:
-			withoutZeros(v)
+			if key != "base" && key != "affinity" {
+				withoutZeros(v)
+			}
 		case bool:
 			if !v {
 				delete(object, key)
@@ -129,7 +140,6 @@ func withoutZeros(object map[string]any) map[string]any {
 			}
 		}
 	}
-	object["fieldOfALaterVersion"] = map[string]any{"mode": "MODE_NEW"}
 	return object
 }
 
@@ -183,6 +193,9 @@ func (f *fake) CreateManagedRunner(ctx context.Context, req *sandboxv1.CreateMan
 	runner.InstallStatus = sandboxv1.RunnerInstallStatus_RUNNER_INSTALL_STATUS_PENDING
 	runner.TargetRevision = 1
 	runner.CreateTime = timestamppb.New(timestamp("2027-01-01T00:00:00.000000001Z"))
+	if f.quick {
+		f.observe(runner)
+	}
 	f.runners[id] = runner
 	return f.answer(runner), nil
 }
@@ -214,12 +227,9 @@ func (f *fake) GetManagedRunner(ctx context.Context, req *sandboxv1.GetManagedRu
 	id := req.GetRunnerId()
 	if left, ok := f.deleting[id]; ok {
 		f.polls++
-		if left <= 0 {
-			delete(f.runners, id)
-			delete(f.deleting, id)
-		}
 		f.deleting[id]--
-		if left <= 0 {
+		if left == 0 {
+			delete(f.runners, id)
 			delete(f.deleting, id)
 		}
 	}
@@ -384,13 +394,4 @@ func missing(id string) error {
 
 func invalid(field, description string) error {
 	return apierr.Connect(apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{{Field: field, Description: description}}))
-}
-
-func structOf(t *testing.T, fields map[string]any) *structpb.Struct {
-	t.Helper()
-	object, err := structpb.NewStruct(fields)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return object
 }
