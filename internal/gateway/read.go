@@ -1,0 +1,140 @@
+package gateway
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+)
+
+const (
+	defaultPageSize = 100
+	maxPageSize     = 1000
+)
+
+// GetSandbox implements SandboxService. Sandboxes that have ended stay
+// readable for retention (trap 12).
+func (g *Gateway) GetSandbox(ctx context.Context, req *sandboxv1.GetSandboxRequest) (*sandboxv1.Sandbox, error) {
+	caller, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	sb, err := g.find(ctx, caller.OrganizationID, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if err := g.checkAbandoned(ctx, sb); err != nil {
+		return nil, err
+	}
+	return toAPI(sb.record()), nil
+}
+
+// checkAbandoned ends a live sandbox that nobody will ever take up: its runner
+// has been removed, or has not come back in the time that creation may take.
+func (g *Gateway) checkAbandoned(ctx context.Context, sb *sandbox) error {
+	record := sb.record()
+	if !isLive(record) || g.registry.sandbox(sb.id) != nil {
+		return nil
+	}
+	_, ok, err := g.runners.Runner(ctx, sb.key)
+	if err != nil {
+		return fmt.Errorf("look up runner %s: %w", sb.key.RunnerID, err)
+	}
+	switch {
+	case !ok:
+		return g.lose(ctx, sb, reasonRunnerRemoved)
+	case isCreating(record) && g.clock.Since(record.CreateTime) > creationTimeout:
+		return g.lose(ctx, sb, reasonCreationOverdue)
+	}
+	return nil
+}
+
+// ListSandboxes implements SandboxService: the organization's, newest first.
+func (g *Gateway) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxesRequest) (*sandboxv1.ListSandboxesResponse, error) {
+	caller, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	query := ListQuery{
+		OrganizationID: caller.OrganizationID,
+		Tags:           req.GetTags(),
+		State:          req.GetState(),
+		// A filter for a state that is final widens by itself (trap 35).
+		IncludeEnded: req.GetShowTerminated() || ended(req.GetState()),
+		RunnerIDs:    req.GetRunnerIds(),
+		VolumeIDs:    req.GetVolumeIds(),
+	}
+	var v violations
+	size := v.pageSize(req.GetPageSize())
+	if _, ok := sandboxv1.State_name[int32(req.GetState())]; !ok {
+		v.add("state", "UNKNOWN", "%d is not a state", req.GetState())
+	}
+	if token := req.GetPageToken(); token != "" {
+		after, ok := decodePageToken(token)
+		if !ok {
+			v.add("page_token", "INVALID", "is not a token of this server; start again without one")
+		}
+		query.AfterCreateTime, query.AfterSandboxID = after.createTime, after.sandboxID
+	}
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	// One more says whether there is another page.
+	query.Limit = size + 1
+	records, err := g.store.Sandboxes(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	out := &sandboxv1.ListSandboxesResponse{}
+	if len(records) > size {
+		records = records[:size]
+		last := records[size-1]
+		out.NextPageToken = pagePosition{last.CreateTime, last.SandboxID}.token()
+	}
+	for _, record := range records {
+		out.Sandboxes = append(out.Sandboxes, toAPI(record))
+	}
+	return out, nil
+}
+
+// pageSize is how many rows a page has; larger requests get the maximum.
+func (v *violations) pageSize(asked int32) int {
+	switch {
+	case asked < 0:
+		v.add("page_size", "OUT_OF_RANGE", "%d is negative; leave it out for %d rows", asked, defaultPageSize)
+		return defaultPageSize
+	case asked == 0:
+		return defaultPageSize
+	}
+	return int(min(asked, maxPageSize))
+}
+
+// pagePosition is the last row of a page. As a key, and not a count, it stays
+// right while rows come and go (trap 36).
+type pagePosition struct {
+	createTime time.Time
+	sandboxID  string
+}
+
+func (p pagePosition) token() string {
+	data := binary.BigEndian.AppendUint64(nil, uint64(p.createTime.UnixNano()))
+	return base64.RawURLEncoding.EncodeToString(append(data, p.sandboxID...))
+}
+
+func decodePageToken(token string) (pagePosition, bool) {
+	data, err := base64.RawURLEncoding.DecodeString(token)
+	const timeBytes = 8
+	if err != nil || len(data) <= timeBytes {
+		return pagePosition{}, false
+	}
+	nanos := int64(binary.BigEndian.Uint64(data[:timeBytes]))
+	return pagePosition{time.Unix(0, nanos).UTC(), string(data[timeBytes:])}, true
+}
