@@ -42,28 +42,33 @@ type FileConfig struct {
 type EngineConfig struct {
 	// Kind is "oci", the only one there is.
 	Kind string `json:"kind"`
+	// Name sets what the engine makes on the machine (tables, cgroups,
+	// interfaces) apart from what others make: 1 to 40 of a-z, 0-9 and -.
+	Name string `json:"name"`
 	// DataDirectory holds images and root file systems.
 	DataDirectory string `json:"data_directory"`
-	// Runtime is the name or path of the OCI runtime; empty: the best of those
-	// that are installed (runsc, crun, runc).
+	// Runtime is the OCI runtime: runsc, crun or runc; empty: the first of
+	// these that works here.
 	Runtime string `json:"runtime,omitempty"`
+	// RuntimePath is its binary; empty: looked up in PATH.
+	RuntimePath string `json:"runtime_path,omitempty"`
 	// GuestBinary is the path of sandbar-guest; empty: next to the running
 	// executable.
 	GuestBinary string `json:"guest_binary,omitempty"`
-	// RegistryMirrors maps a registry ("docker.io") to the base URL to ask in
-	// its place.
-	RegistryMirrors map[string]string `json:"registry_mirrors,omitempty"`
+	// RegistryMirrors maps a registry ("docker.io") to the base URLs to ask
+	// before it, in order.
+	RegistryMirrors map[string][]string `json:"registry_mirrors,omitempty"`
 	// InsecureRegistries ("host:port") may be spoken to without TLS; those on
 	// loopback always may.
 	InsecureRegistries []string `json:"insecure_registries,omitempty"`
-	// DenyPrefixes are the platform's own networks, which a rule for any
-	// destination does not include.
-	DenyPrefixes []netip.Prefix `json:"deny_prefixes,omitempty"`
+	// InternalPrefixes are what a rule for any destination leaves out; empty:
+	// private, link-local, loopback and reserved ranges.
+	InternalPrefixes []netip.Prefix `json:"internal_prefixes,omitempty"`
 	// Resolvers answer the sandboxes' names; empty: the machine's.
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
-	// AddressPool is what sandboxes get their addresses from; invalid: the
+	// SandboxSubnet is where sandboxes get their addresses from; absent: the
 	// engine's default.
-	AddressPool netip.Prefix `json:"address_pool,omitzero"`
+	SandboxSubnet netip.Prefix `json:"sandbox_subnet,omitzero"`
 }
 
 // CapacityConfig overrides what the machine has; 0 means no override. A
@@ -110,6 +115,7 @@ func (c *FileConfig) Validate() error {
 		{"state_directory", c.StateDirectory, true},
 		{"engine.data_directory", c.Engine.DataDirectory, true},
 		{"engine.guest_binary", c.Engine.GuestBinary, false},
+		{"engine.runtime_path", c.Engine.RuntimePath, false},
 	}
 	for _, p := range paths {
 		switch {
@@ -124,6 +130,9 @@ func (c *FileConfig) Validate() error {
 	}
 	if c.Engine.Kind != "oci" {
 		wrong = append(wrong, fmt.Errorf("engine.kind: %q is unknown; use oci", c.Engine.Kind))
+	}
+	if c.Engine.Name == "" {
+		wrong = append(wrong, errors.New("engine.name: missing"))
 	}
 	if c.Capacity.CPUMillis < 0 || c.Capacity.MemoryBytes < 0 || c.Capacity.MaxSandboxes < 0 {
 		wrong = append(wrong, errors.New("capacity: figures cannot be negative"))

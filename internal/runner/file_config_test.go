@@ -14,8 +14,8 @@ func TestLoadConfig(t *testing.T) {
 		"server_url": "http://127.0.0.1:8080",
 		"enrollment_token_file": "/r/token", "credential_file": "/r/credential",
 		"state_directory": "/s", "version": "1.2.3",
-		"engine": {"kind": "oci", "data_directory": "/d", "registry_mirrors": {"docker.io": "http://127.0.0.1:5000"},
-			"deny_prefixes": ["10.0.0.0/8"], "address_pool": "100.64.0.0/16"}%s}`
+		"engine": {"kind": "oci", "name": "r1", "data_directory": "/d", "registry_mirrors": {"docker.io": ["http://127.0.0.1:5000"]},
+			"internal_prefixes": ["10.0.0.0/8"], "sandbox_subnet": "10.9.0.0/16"}%s}`
 	for name, tc := range map[string]struct {
 		content string
 		// wrong: everything the error must name; empty: no error.
@@ -26,7 +26,7 @@ func TestLoadConfig(t *testing.T) {
 		"a negative figure is refused": {content: strings.Replace(valid, "%s", `, "capacity": {"cpu_millis": -1}`, 1), wrong: []string{"capacity"}},
 		"all that is wrong is told at once": {
 			content: `{"server_url": "ftp://x", "state_directory": "relative", "engine": {"kind": "lxc"}}`,
-			wrong:   []string{"server_url", "enrollment_token_file", "credential_file", "state_directory", "engine.data_directory", "version", "engine.kind"},
+			wrong:   []string{"server_url", "enrollment_token_file", "credential_file", "state_directory", "engine.data_directory", "version", "engine.kind", "engine.name"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

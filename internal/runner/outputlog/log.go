@@ -26,14 +26,11 @@ type Log struct {
 	changed chan struct{}
 }
 
-// Open opens the log in a directory, which it makes when it is not there.
-// limit is how many bytes the files may take together.
+// Open opens the log in a directory, which the first Append makes when it is
+// not there. limit is how many bytes the files may take together.
 func Open(dir string, limit int64) (*Log, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open output log: %w", err)
-	}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open output log: %w", err)
 	}
 	log := &Log{dir: dir, limit: limit}
@@ -124,6 +121,9 @@ func (l *Log) prepare() error {
 		}
 		file, err := os.OpenFile(l.segments[count-1].path, os.O_WRONLY, 0)
 		l.file = file
+		return err
+	}
+	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		return err
 	}
 	path := segmentPath(l.dir, l.end.Offset)

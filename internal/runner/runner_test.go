@@ -1,0 +1,582 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	runnerv1 "github.com/sandbar-project/sandbar/api/sandbar/runner/v1"
+	"github.com/sandbar-project/sandbar/api/sandbar/runner/v1/runnerv1connect"
+	"github.com/sandbar-project/sandbar/internal/apierr"
+)
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(guestSocketVariable); socket != "" {
+		os.Exit(guestMain(socket))
+	}
+	if config := os.Getenv(runnerVariable); config != "" {
+		os.Exit(runnerMain(config))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// bench is a gateway and a machine for runners.
+type bench struct {
+	t       *testing.T
+	dir     string
+	engine  *fakeEngine
+	gateway *fakeGateway
+	limits  Limits
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make process namespaces")
+	}
+	// Not t.TempDir: the path of a socket is at most 107 bytes.
+	dir, err := os.MkdirTemp("", "runner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, dir: dir, engine: newFakeEngine(filepath.Join(dir, "engine"))}
+	if err := os.Mkdir(b.engine.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("token\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.removeAll)
+	b.gateway = newFakeGateway(t)
+	return b
+}
+
+func (b *bench) removeAll() {
+	found, err := b.engine.List(context.Background())
+	if err != nil {
+		b.t.Error(err)
+	}
+	for _, sandbox := range found {
+		if err := b.engine.Remove(context.Background(), sandbox.ID); err != nil {
+			b.t.Error(err)
+		}
+	}
+	if err := os.RemoveAll(b.dir); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func (b *bench) config() Config {
+	return Config{
+		ServerURL:           b.gateway.server.URL,
+		EnrollmentTokenFile: filepath.Join(b.dir, "token"),
+		CredentialFile:      filepath.Join(b.dir, "credential"),
+		StateDirectory:      filepath.Join(b.dir, "state"),
+		Engine:              b.engine,
+		Version:             "1.2.3",
+		Limits:              b.limits,
+		Logger:              slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
+	}
+}
+
+// testWriter shows a log with the test it belongs to.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// start runs a runner and answers with its connection and what ends it.
+func (b *bench) start() (runnerv1connect.RunnerServiceClient, func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := Run(ctx, b.config()); err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
+	})
+	var once sync.Once
+	stop := func() {
+		once.Do(func() {
+			cancel()
+			running.Wait()
+		})
+	}
+	b.t.Cleanup(stop)
+	return b.gateway.client(b.t), stop
+}
+
+// serve starts a runner with an empty policy, which allows everything.
+func (b *bench) serve() (runnerv1connect.RunnerServiceClient, func()) {
+	b.t.Helper()
+	client, stop := b.start()
+	if _, err := client.SetPolicy(b.ctx(), &runnerv1.SetPolicyRequest{Policy: &sandboxv1.Policy{}, Etag: "e1"}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.synced(client)
+	return client, stop
+}
+
+func (b *bench) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	b.t.Cleanup(cancel)
+	return ctx
+}
+
+// synced waits until the runner serves, and answers with what it has.
+func (b *bench) synced(client runnerv1connect.RunnerServiceClient) map[string]*runnerv1.SandboxRecord {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.ctx())
+	defer cancel()
+	stream, err := client.WatchSandboxes(ctx, &runnerv1.WatchSandboxesRequest{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer stream.Close()
+	all := map[string]*runnerv1.SandboxRecord{}
+	for stream.Receive() {
+		if stream.Msg().GetInSync() {
+			return all
+		}
+		all[stream.Msg().GetSandbox().GetSandboxId()] = stream.Msg().GetSandbox()
+	}
+	b.t.Fatalf("the watch ended: %v", stream.Err())
+	return nil
+}
+
+// await watches a sandbox until it is as wanted.
+func (b *bench) await(client runnerv1connect.RunnerServiceClient, id string, wanted func(*sandboxv1.SandboxStatus) bool) *sandboxv1.SandboxStatus {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.ctx())
+	defer cancel()
+	stream, err := client.WatchSandboxes(ctx, &runnerv1.WatchSandboxesRequest{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		if sandbox := stream.Msg().GetSandbox(); sandbox.GetSandboxId() == id && wanted(sandbox.GetStatus()) {
+			return sandbox.GetStatus()
+		}
+	}
+	b.t.Fatalf("sandbox %s did not become what was wanted: %v", id, stream.Err())
+	return nil
+}
+
+func ended(status *sandboxv1.SandboxStatus) bool { return terminal(status.GetState()) }
+
+// shell is a spec whose main process is a shell command.
+func shell(command string) *sandboxv1.SandboxSpec {
+	return &sandboxv1.SandboxSpec{Containers: []*sandboxv1.Container{{
+		Name: "main", Image: "busybox:1", Command: "/bin/sh", Args: []string{"-c", command},
+		ResourceRequirements: &sandboxv1.ResourceRequirements{
+			Requests: &sandboxv1.Resources{Cpu: "100m", Memory: "64Mi"},
+			Limits:   &sandboxv1.Resources{Cpu: "100m", Memory: "64Mi"},
+		},
+	}}}
+}
+
+func newID(n int) string { return fmt.Sprintf("sandbox-%08d", n) }
+
+func (b *bench) request(n int, spec *sandboxv1.SandboxSpec) *runnerv1.CreateSandboxRequest {
+	return &runnerv1.CreateSandboxRequest{
+		SandboxId: newID(n), OrganizationId: "org-1", UserId: "user-1", Spec: spec, CreateTime: timestamppb.Now(),
+	}
+}
+
+func (b *bench) create(client runnerv1connect.RunnerServiceClient, n int, spec *sandboxv1.SandboxSpec) *sandboxv1.SandboxStatus {
+	b.t.Helper()
+	response, err := client.CreateSandbox(b.ctx(), b.request(n, spec))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return response.GetSandbox().GetStatus()
+}
+
+func (b *bench) mustRun(client runnerv1connect.RunnerServiceClient, n int, spec *sandboxv1.SandboxSpec) string {
+	b.t.Helper()
+	if status := b.create(client, n, spec); status.GetState() != sandboxv1.State_STATE_RUNNING {
+		b.t.Fatalf("the sandbox is %s: %s", status.GetState(), status.GetStateReason())
+	}
+	return newID(n)
+}
+
+func (b *bench) delete(client runnerv1connect.RunnerServiceClient, id string, grace int32) *sandboxv1.SandboxStatus {
+	b.t.Helper()
+	response, err := client.DeleteSandbox(b.ctx(), &runnerv1.DeleteSandboxRequest{SandboxId: id, GracePeriodSeconds: grace})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return response.GetSandbox().GetStatus()
+}
+
+// nothingLeft checks the engine.
+func (b *bench) nothingLeft() {
+	b.t.Helper()
+	found, err := b.engine.List(b.ctx())
+	if err != nil || len(found) != 0 {
+		b.t.Errorf("the engine has %v, %v; want nothing", found, err)
+	}
+}
+
+func TestRunnerEnrolsDescribesItselfAndSendsHeartbeats(t *testing.T) {
+	b := newBench(t)
+	client, stop := b.start()
+	description, err := client.Describe(b.ctx(), &runnerv1.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if description.GetRunnerId() != "runner-1" || description.GetVersion() != "1.2.3" || description.GetRuntime() != "fake" ||
+		description.GetCapacity().GetCpuMillicores() != 4000 {
+		t.Errorf("described as %v", description)
+	}
+	select {
+	case <-b.gateway.heartbeats:
+	case <-time.After(patience):
+		t.Error("no heartbeat")
+	}
+	info, err := os.Stat(filepath.Join(b.dir, "credential"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the credential's file: %v, %v", info.Mode(), err)
+	}
+	stop()
+	_, stop = b.start()
+	stop()
+	if n := b.gateway.enrolled(); n != 1 {
+		t.Errorf("enrolled %d times, want once", n)
+	}
+}
+
+func TestRunnerEnrolsAgainWhenItsCredentialIsRefused(t *testing.T) {
+	b := newBench(t)
+	_, stop := b.start()
+	stop()
+	b.gateway.revoke()
+	b.start()
+	if n := b.gateway.enrolled(); n != 2 {
+		t.Errorf("enrolled %d times, want twice", n)
+	}
+}
+
+func TestSandboxRunsToItsEnd(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	id := newID(1)
+	status := b.create(client, 1, shell("exit 7"))
+	if status.GetStartTime() == nil || status.GetRunnerId() != "runner-1" {
+		t.Errorf("status %v", status)
+	}
+	if got := status.GetEffectiveResourceRequirements().GetRequests().GetCpu(); got != "100m" {
+		t.Errorf("effective CPU %q", got)
+	}
+	status = b.await(client, id, ended)
+	if status.GetState() != sandboxv1.State_STATE_COMPLETED || status.ExitCode == nil || status.GetExitCode() != 7 || status.GetEndTime() == nil {
+		t.Errorf("ended as %v", status)
+	}
+	if after := b.delete(client, id, 0); after.GetState() != sandboxv1.State_STATE_COMPLETED {
+		t.Errorf("a delete made it %s", after.GetState())
+	}
+	b.nothingLeft()
+	if _, err := client.ForgetSandbox(b.ctx(), &runnerv1.ForgetSandboxRequest{SandboxId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if all := b.synced(client); len(all) != 0 {
+		t.Errorf("remembers %v", all)
+	}
+	if entries, err := os.ReadDir(filepath.Join(b.dir, "state", "sandboxes")); err != nil || len(entries) != 0 {
+		t.Errorf("left on disk: %v, %v", entries, err)
+	}
+}
+
+func TestExitCodeOfSuccessIsPresent(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	b.create(client, 1, shell("true"))
+	if status := b.await(client, newID(1), ended); status.ExitCode == nil || status.GetExitCode() != 0 {
+		t.Errorf("ended as %v", status)
+	}
+}
+
+func TestCreateIsIdempotent(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	request := b.request(1, shell("sleep 1000"))
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			response, err := client.CreateSandbox(b.ctx(), request)
+			if err != nil || response.GetSandbox().GetStatus().GetState() != sandboxv1.State_STATE_RUNNING {
+				t.Errorf("create: %v, %v", response, err)
+			}
+		})
+	}
+	group.Wait()
+	if found, err := b.engine.List(b.ctx()); err != nil || len(found) != 1 {
+		t.Errorf("the engine has %v, %v", found, err)
+	}
+}
+
+func TestImageFailuresAreToldInTheState(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	for n, image := range []string{"missing:1", "down:1"} {
+		spec := shell("true")
+		spec.Containers[0].Image = image
+		status := b.create(client, n, spec)
+		if status.GetState() != sandboxv1.State_STATE_FAILED || !strings.HasPrefix(status.GetStateReason(), "image pull failed: ") {
+			t.Errorf("%s: %v", image, status)
+		}
+	}
+}
+
+func TestProgramThatDoesNotExistFailsTheSandbox(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	spec := shell("")
+	spec.Containers[0].Command = "/no/such/program"
+	status := b.create(client, 1, spec)
+	if status.GetState() != sandboxv1.State_STATE_FAILED || !strings.Contains(status.GetStateReason(), "/no/such/program") {
+		t.Errorf("status %v", status)
+	}
+	b.delete(client, newID(1), 0)
+	b.nothingLeft()
+}
+
+func TestDeleteFromEveryState(t *testing.T) {
+	for name, tc := range map[string]struct {
+		command string
+		grace   int32
+		holds   bool
+		code    *int32
+	}{
+		"running, obeys SIGTERM":          {command: "trap 'exit 3' TERM; sleep 1000 & wait", grace: 20, code: ptr(3)},
+		"running, at once":                {command: "sleep 1000", code: ptr(137)},
+		"running, ignores SIGTERM":        {command: "trap '' TERM; while true; do sleep 0.1; done", grace: 1, code: ptr(137)},
+		"creating, the pull is cancelled": {command: "sleep 1000", holds: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			client, _ := b.serve()
+			created := make(chan struct{})
+			if tc.holds {
+				b.engine.pulling = make(chan struct{})
+			}
+			go func() {
+				defer close(created)
+				b.create(client, 1, shell(tc.command))
+			}()
+			if tc.holds {
+				b.await(client, newID(1), func(*sandboxv1.SandboxStatus) bool { return true })
+			} else {
+				<-created
+			}
+			status := b.delete(client, newID(1), tc.grace)
+			<-created
+			if status.GetState() != sandboxv1.State_STATE_TERMINATED {
+				t.Errorf("ended as %v", status)
+			}
+			if (status.ExitCode == nil) != (tc.code == nil) || status.GetExitCode() != deref(tc.code) {
+				t.Errorf("exit code %v, want %v", status.ExitCode, tc.code)
+			}
+			b.nothingLeft()
+		})
+	}
+}
+
+func ptr(code int32) *int32 { return &code }
+
+func deref(code *int32) int32 {
+	if code == nil {
+		return 0
+	}
+	return *code
+}
+
+func TestConcurrentDeletesShareTheWorkAndTheSooner(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	id := b.mustRun(client, 1, shell("trap '' TERM; while true; do sleep 0.1; done"))
+	var group sync.WaitGroup
+	for _, grace := range []int32{300, 300, 0} {
+		group.Go(func() {
+			if status := b.delete(client, id, grace); status.GetState() != sandboxv1.State_STATE_TERMINATED {
+				t.Errorf("ended as %v", status)
+			}
+		})
+	}
+	group.Wait()
+	b.nothingLeft()
+}
+
+func TestDeleteOfAnUnknownSandboxSucceeds(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	if status := b.delete(client, newID(9), 0); status != nil {
+		t.Errorf("answered %v", status)
+	}
+}
+
+func TestRemovalIsTriedUntilItSucceeds(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	id := b.mustRun(client, 1, shell("sleep 1000"))
+	b.engine.mu.Lock()
+	b.engine.failRemovals = 2
+	b.engine.mu.Unlock()
+	if status := b.delete(client, id, 0); status.GetState() != sandboxv1.State_STATE_TERMINATED {
+		t.Errorf("ended as %v", status)
+	}
+	b.nothingLeft()
+}
+
+func TestLifetimeEndsASandbox(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	spec := shell("trap 'exit 0' TERM; sleep 1000 & wait")
+	spec.MaxLifetimeSeconds = 1
+	b.mustRun(client, 1, spec)
+	status := b.await(client, newID(1), ended)
+	if status.GetState() != sandboxv1.State_STATE_TERMINATED || !strings.Contains(status.GetStateReason(), "lifetime of 1 s") {
+		t.Errorf("ended as %v", status)
+	}
+	b.delete(client, newID(1), 0)
+	b.nothingLeft()
+}
+
+func TestOOMKillOfTheMainProcessFailsTheSandbox(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	b.engine.mu.Lock()
+	b.engine.oomKills = 1
+	b.engine.mu.Unlock()
+	b.create(client, 1, shell("kill -9 $$"))
+	status := b.await(client, newID(1), ended)
+	if status.GetState() != sandboxv1.State_STATE_FAILED || !strings.HasPrefix(status.GetStateReason(), "OOM killed") || status.GetExitCode() != 137 {
+		t.Errorf("ended as %v", status)
+	}
+}
+
+func TestGuestDeathFailsTheSandbox(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	id := b.mustRun(client, 1, shell("sleep 1000"))
+	b.killGuest(id)
+	status := b.await(client, id, ended)
+	if status.GetState() != sandboxv1.State_STATE_FAILED || !strings.Contains(status.GetStateReason(), "unexpectedly") {
+		t.Errorf("ended as %v", status)
+	}
+	b.delete(client, id, 0)
+	b.nothingLeft()
+}
+
+func TestCapacityIsNotPromisedTwice(t *testing.T) {
+	b := newBench(t)
+	b.limits.CPUMillis = 250
+	client, _ := b.serve()
+	b.mustRun(client, 1, shell("sleep 1000"))
+	b.mustRun(client, 2, shell("sleep 1000"))
+	_, err := client.CreateSandbox(b.ctx(), b.request(3, shell("sleep 1000")))
+	if apierr.ReasonOf(err) != apierr.RunnerCapacityExhausted {
+		t.Fatalf("the third: %v", err)
+	}
+	b.delete(client, newID(1), 0)
+	b.mustRun(client, 3, shell("sleep 1000"))
+}
+
+func TestPolicyHoldsWithoutAGateway(t *testing.T) {
+	b := newBench(t)
+	client, stop := b.start()
+	b.synced(client)
+	if _, err := client.CreateSandbox(b.ctx(), b.request(1, shell("true"))); apierr.ReasonOf(err) != apierr.PlacementRejected {
+		t.Errorf("without a policy: %v", err)
+	}
+	policy := &sandboxv1.Policy{Constraints: &sandboxv1.PolicyConstraints{Resources: &sandboxv1.ResourceConstraints{MaxCpu: "50m"}}}
+	if _, err := client.SetPolicy(b.ctx(), &runnerv1.SetPolicyRequest{Policy: policy, Etag: "e7"}); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	client, _ = b.start()
+	b.synced(client)
+	if _, err := client.CreateSandbox(b.ctx(), b.request(1, shell("true"))); apierr.ReasonOf(err) != apierr.PolicyViolation {
+		t.Errorf("after a restart: %v", err)
+	}
+	description, err := client.Describe(b.ctx(), &runnerv1.DescribeRequest{})
+	if err != nil || description.GetPolicyEtag() != "e7" {
+		t.Errorf("described as %v, %v", description, err)
+	}
+}
+
+func TestWhatCannotBeEnforcedIsRefused(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	for name, tc := range map[string]struct {
+		edit   func(*sandboxv1.SandboxSpec)
+		reason apierr.Reason
+	}{
+		"volumes": {func(s *sandboxv1.SandboxSpec) {
+			s.Volumes = []*sandboxv1.SandboxVolume{{Name: "v", Source: &sandboxv1.SandboxVolume_Scratch{Scratch: &sandboxv1.ScratchVolume{}}}}
+		}, apierr.NotImplemented},
+		"a public service": {func(s *sandboxv1.SandboxSpec) {
+			s.Services = []*sandboxv1.Service{{Port: 80, Visibility: sandboxv1.Visibility_VISIBILITY_PUBLIC}}
+		}, apierr.NotImplemented},
+		"egress by name": {func(s *sandboxv1.SandboxSpec) {
+			s.Network = &sandboxv1.NetworkOptions{Egress: []*sandboxv1.EgressRule{{Destination: &sandboxv1.EgressRule_DnsName{DnsName: "example.com"}}}}
+		}, apierr.PlacementUnsatisfied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := shell("true")
+			tc.edit(spec)
+			if _, err := client.CreateSandbox(b.ctx(), b.request(1, spec)); apierr.ReasonOf(err) != tc.reason {
+				t.Errorf("got %v (%s)", err, apierr.ReasonOf(err))
+			}
+		})
+	}
+}
+
+func TestImagesAreListedAndPruned(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	listed, err := client.ListImages(b.ctx(), nil)
+	if err != nil || len(listed.GetImages()) != 1 || listed.GetImages()[0].GetDigest() != fakeDigest {
+		t.Errorf("listed %v, %v", listed, err)
+	}
+	pruned, err := client.PruneImages(b.ctx(), nil)
+	if err != nil || len(pruned.GetRemovedImages()) != 1 {
+		t.Errorf("pruned %v, %v", pruned, err)
+	}
+}
+
+func TestStandbyDescribesItselfAndTakesOver(t *testing.T) {
+	b := newBench(t)
+	old, stopOld := b.serve()
+	id := b.mustRun(old, 1, shell("sleep 1000"))
+	standby, _ := b.start()
+	if _, err := standby.Describe(b.ctx(), &runnerv1.DescribeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := standby.CreateSandbox(b.ctx(), b.request(2, shell("true")))
+	if connect.CodeOf(err) != connect.CodeUnavailable {
+		t.Errorf("a create in standby: %v", err)
+	}
+	stopOld()
+	if status := b.synced(standby)[id].GetStatus(); status.GetState() != sandboxv1.State_STATE_RUNNING {
+		t.Errorf("taken over as %v", status)
+	}
+	if status := b.delete(standby, id, 0); status.GetState() != sandboxv1.State_STATE_TERMINATED {
+		t.Errorf("ended as %v", status)
+	}
+	b.nothingLeft()
+}
