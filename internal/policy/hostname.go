@@ -32,8 +32,9 @@ func hostnameProblem(text string, everything bool) string {
 		}
 		last = label
 	}
-	// The last label of a name is never a number; that of an address is.
-	if strings.Trim(last, "0123456789") == "" {
+	// The last label of a name is never a number; that of an address is, in
+	// decimal or, as some read it, in hexadecimal.
+	if strings.Trim(last, "0123456789") == "" || strings.HasPrefix(strings.ToLower(last), "0x") {
 		return "is an address, not a host name; use cidr for addresses"
 	}
 	return ""

@@ -26,7 +26,12 @@ type envelope struct {
 }
 
 func (e *envelope) covers(declared *grant) bool {
-	return len(e.grants) == 0 || slices.ContainsFunc(e.grants, func(g grant) bool { return g.covers(declared) })
+	for i := range e.grants {
+		if e.grants[i].covers(declared) {
+			return true
+		}
+	}
+	return len(e.grants) == 0
 }
 
 // entitlesAny says whether one of the entitlements is "any".

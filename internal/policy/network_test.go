@@ -212,6 +212,7 @@ func TestNetworkRulesWithoutAMeaningAreRefused(t *testing.T) {
 		{"every name", toHost("*"), []string{at + ".dns_name INVALID_HOSTNAME"}},
 		{"no name", toHost(""), []string{at + ".dns_name INVALID_HOSTNAME"}},
 		{"an address for a name", toHost("169.254.169.254"), []string{at + ".dns_name INVALID_HOSTNAME"}},
+		{"an address in hexadecimal for a name", toHost("0xa9fea9fe"), []string{at + ".dns_name INVALID_HOSTNAME"}},
 		{"an IPv6 address for a name", toHost("fe80::1"), []string{at + ".dns_name INVALID_HOSTNAME"}},
 		{"a wildcard in the middle", toHost("api.*.com"), []string{at + ".dns_name INVALID_HOSTNAME"}},
 		{"a wildcard in a label", toHost("a*.example.com"), []string{at + ".dns_name INVALID_HOSTNAME"}},

@@ -92,9 +92,10 @@ func (r *Resolved) NamesHosts() bool {
 	return false
 }
 
-// Effective is spec with everything filled in that Resolve filled in; it
-// resolves to the same again. The runtime class stays as it was asked for: the
-// policy's own choice is not something that every caller could pin.
+// Effective is spec with the resources, the lifetime and the network rules that
+// Resolve filled in; it resolves to the same again. The runtime class stays as
+// it was asked for: the policy's own choice is not something that every caller
+// could pin.
 func (r *Resolved) Effective(spec *sandboxv1.SandboxSpec) *sandboxv1.SandboxSpec {
 	out := proto.CloneOf(spec)
 	fill(out.GetContainers(), r.Containers)
