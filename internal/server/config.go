@@ -50,6 +50,9 @@ type LocalConfig struct {
 	GuestExecutable string
 	// Runtime is runsc, crun or runc; empty: the first that works.
 	Runtime string
+	// ServerCAFile is a PEM file of the roots that runners trust when they dial
+	// this server; empty: the system's.
+	ServerCAFile string
 	// RegistryMirrors are of the form docker.io=http://127.0.0.1:5000.
 	RegistryMirrors []string
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -46,7 +47,10 @@ func (e *errorInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFun
 }
 
 func (e *errorInterceptor) translate(ctx context.Context, procedure string, err error) error {
-	if connect.CodeOf(err) == connect.CodeUnimplemented && apierr.ReasonOf(err) == "" {
+	switch {
+	case errors.Is(context.Cause(ctx), errStopping):
+		err = apierr.New(apierr.BackendUnavailable, "the server is stopping; try again").Because(err)
+	case connect.CodeOf(err) == connect.CodeUnimplemented && apierr.ReasonOf(err) == "":
 		err = apierr.New(apierr.NotImplemented, "%s is not built yet", procedure)
 	}
 	sent := apierr.Connect(err)

@@ -90,6 +90,8 @@ func (f *fakeInstaller) Uninstall(_ context.Context, _, runnerID string) error {
 	return nil
 }
 
+func (f *fakeInstaller) Close() error { return nil }
+
 // world is a server that serves, with an organization, tokens and a cluster.
 type world struct {
 	*Server
@@ -118,7 +120,7 @@ func start(t *testing.T, change func(*Config)) *world {
 	w := &world{gateway: &fakeGateway{}, install: &fakeInstaller{installed: map[string][]int32{}}}
 	srv, err := assemble(t.Context(), cfg, parts{
 		gateway: func(Config, *sqlite.Store, *fleet.Registry) Gateway { return w.gateway },
-		local:   func(Config, string) (install.Installer, error) { return w.install, nil },
+		local:   func(Config, string) (Installer, error) { return w.install, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

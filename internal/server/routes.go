@@ -18,6 +18,7 @@ import (
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fieldrules"
 	"github.com/sandbar-project/sandbar/internal/fleet"
+	"github.com/sandbar-project/sandbar/internal/gateway"
 )
 
 const (
@@ -75,7 +76,7 @@ func routes(s services) (http.Handler, error) {
 
 	// Runners show credentials of their own, which the gateway checks.
 	mux.Handle(runnerv1connect.NewEnrollmentServiceHandler(s.gateway, internal...))
-	mux.Handle("/sandbar/tunnel", s.gateway.TunnelHandler())
+	mux.Handle(gateway.TunnelPath, s.gateway.TunnelHandler())
 
 	rest, err := vanguard.NewTranscoder(transcoded,
 		vanguard.WithUnknownHandler(http.HandlerFunc(notFound)),

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -39,7 +40,12 @@ const (
 	connectionWindow = 16 << 20
 )
 
-var errStarting = errors.New("the server is starting or stopping")
+var (
+	errNotServing = errors.New("the server is starting or stopping")
+	// errStopping is why requests end that are still there when their grace is
+	// over.
+	errStopping = errors.New("the server is stopping")
+)
 
 // Server is one process: control plane and gateway on one port.
 type Server struct {
@@ -52,7 +58,7 @@ type Server struct {
 	tokens    *auth.Tokens
 	fleet     *fleet.Fleet
 	gateway   Gateway
-	installer install.Installer
+	installer Installer
 	http      *http.Server
 
 	serving   atomic.Bool
@@ -61,10 +67,17 @@ type Server struct {
 	closeErr  error
 }
 
+// Installer puts runners on this host. Close ends its watch over them and
+// leaves them as they are.
+type Installer interface {
+	install.Installer
+	io.Closer
+}
+
 // parts are what a server is put together from; tests give others.
 type parts struct {
 	gateway func(cfg Config, store *sqlite.Store, registry *fleet.Registry) Gateway
-	local   func(cfg Config, serverURL string) (install.Installer, error)
+	local   func(cfg Config, serverURL string) (Installer, error)
 }
 
 // Run serves until ctx ends, and returns when everything has stopped.
@@ -176,8 +189,8 @@ func newHTTPServer(handler http.Handler, secure *tls.Config, logger *slog.Logger
 // Serve serves until ctx ends, and returns when everything has stopped and is
 // closed.
 func (s *Server) Serve(ctx context.Context) error {
-	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
-	defer endRequests()
+	requests, endRequests := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer endRequests(nil)
 	s.http.BaseContext = func(net.Listener) context.Context { return requests }
 	s.gateway.Start()
 
@@ -223,23 +236,25 @@ func (s *Server) serveHTTP() error {
 }
 
 // stop ends what goes on: the runners of this host when that is wanted, then
-// streams and tunnels, then the remaining requests.
-func (s *Server) stop(ctx context.Context, endRequests context.CancelFunc) error {
-	var failure error
+// requests, then tunnels.
+func (s *Server) stop(ctx context.Context, endRequests context.CancelCauseFunc) error {
+	var failures []error
 	if s.cfg.AtShutdown != LeaveRunners {
 		draining, cancel := context.WithTimeout(ctx, drainTimeout)
-		failure = s.fleet.StopInstalled(draining, s.gateway, adminv1.ClusterKind_CLUSTER_KIND_LOCAL, s.cfg.AtShutdown == EndSandboxes)
+		failures = append(failures, s.fleet.StopInstalled(draining, s.gateway,
+			adminv1.ClusterKind_CLUSTER_KIND_LOCAL, s.cfg.AtShutdown == EndSandboxes))
 		cancel()
 	}
 	ending, cancel := context.WithTimeout(ctx, s.cfg.ShutdownGrace)
 	defer cancel()
-	failure = errors.Join(failure, s.gateway.Shutdown(ending))
+	// Requests get half of the grace to end by themselves. Streams do not; they
+	// are told, and get the other half.
+	half := time.AfterFunc(s.cfg.ShutdownGrace/2, func() { endRequests(errStopping) })
+	defer half.Stop()
 	if err := s.http.Shutdown(ending); err != nil {
-		// What has not ended in its grace is cut.
-		endRequests()
-		failure = errors.Join(failure, s.http.Close())
+		failures = append(failures, s.http.Close())
 	}
-	return failure
+	return errors.Join(append(failures, s.gateway.Shutdown(ending))...)
 }
 
 // Close releases what New took. Serve does it too.
@@ -250,6 +265,9 @@ func (s *Server) Close() error {
 			if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
 				failures = append(failures, err)
 			}
+		}
+		if s.installer != nil {
+			failures = append(failures, s.installer.Close())
 		}
 		if s.store != nil {
 			failures = append(failures, s.store.Close())
@@ -264,7 +282,7 @@ func (s *Server) Close() error {
 
 func (s *Server) checkReady(ctx context.Context) error {
 	if !s.serving.Load() {
-		return errStarting
+		return errNotServing
 	}
 	return s.store.Ready(ctx)
 }

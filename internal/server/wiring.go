@@ -2,14 +2,67 @@ package server
 
 import (
 	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+	"k8s.io/utils/clock"
 
 	"github.com/sandbar-project/sandbar/internal/fleet"
-	"github.com/sandbar-project/sandbar/internal/install"
+	"github.com/sandbar-project/sandbar/internal/gateway"
+	"github.com/sandbar-project/sandbar/internal/install/local"
+	"github.com/sandbar-project/sandbar/internal/runner"
 	"github.com/sandbar-project/sandbar/internal/store/sqlite"
 )
 
-func newGateway(Config, *sqlite.Store, *fleet.Registry) Gateway { return nil }
+func newGateway(cfg Config, store *sqlite.Store, registry *fleet.Registry) Gateway {
+	return gateway.New(gateway.Config{
+		Store:   store,
+		Runners: registry,
+		Clock:   clock.RealClock{},
+		IDs:     uuid.NewString,
+		Logger:  cfg.Logger,
+	})
+}
 
-func newLocalInstaller(Config, string) (install.Installer, error) {
-	return nil, errors.New("this build has no gateway and no local runner yet")
+func newLocalInstaller(cfg Config, serverURL string) (Installer, error) {
+	mirrors, err := registryMirrors(cfg.Local.RegistryMirrors)
+	if err != nil {
+		return nil, err
+	}
+	directory, err := filepath.Abs(cfg.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("find the data directory: %w", err)
+	}
+	return local.New(local.Options{
+		Directory:    directory,
+		ServerURL:    serverURL,
+		ServerCAFile: cfg.Local.ServerCAFile,
+		Executable:   cfg.Local.Executable,
+		Engine: runner.EngineConfig{
+			Runtime:         cfg.Local.Runtime,
+			GuestBinary:     cfg.Local.GuestExecutable,
+			RegistryMirrors: mirrors,
+		},
+		Logger: cfg.Logger,
+	})
+}
+
+// registryMirrors reads docker.io=http://127.0.0.1:5000, which may come more
+// than once for a registry.
+func registryMirrors(texts []string) (map[string][]string, error) {
+	mirrors := map[string][]string{}
+	var wrong []error
+	for _, text := range texts {
+		registry, base, found := strings.Cut(text, "=")
+		parsed, err := url.Parse(base)
+		if !found || registry == "" || err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+			wrong = append(wrong, fmt.Errorf("registry mirror %q is not of the form docker.io=http://127.0.0.1:5000", text))
+			continue
+		}
+		mirrors[registry] = append(mirrors[registry], base)
+	}
+	return mirrors, errors.Join(wrong...)
 }
