@@ -175,6 +175,13 @@ func TestAWrongTokenIsOneClearError(t *testing.T) {
 	s.fake.expect(0, 0)
 }
 
+func TestAServerThatIsDownIsOneClearError(t *testing.T) {
+	s := fakeServer(t, newFake(t))
+	s.fake.failures = 1 << 30
+	s.run(t, resource.TestStep{Config: s.runner(minimal), ExpectError: regexp.MustCompile(`(?s)Unavailable.*COREWEAVE_API_ENDPOINT`)})
+	s.fake.expect(0, 0)
+}
+
 func TestATakenClusterIsReportedWithAWayOut(t *testing.T) {
 	s := fakeServer(t, newFake(t))
 	s.fake.runners["other"] = &sandboxv1.ManagedRunner{Identity: &sandboxv1.RunnerIdentity{RunnerId: "other", ClusterId: s.cluster}}

@@ -23,6 +23,8 @@ var titles = map[connect.Code]string{
 	connect.CodeUnauthenticated:    "Unauthenticated",
 	connect.CodePermissionDenied:   "Unauthorized",
 	connect.CodeResourceExhausted:  "Quota Exceeded",
+	connect.CodeUnavailable:        "Unavailable",
+	connect.CodeDeadlineExceeded:   "Unavailable",
 }
 
 // advice says what to do about reasons whose message cannot know that the
@@ -45,7 +47,7 @@ func (r *runnerResource) explain(err error) diag.Diagnostics {
 	if !ok {
 		title = "Internal Error"
 	}
-	suffix := r.suffix(err)
+	suffix := suffix(err, title)
 	for _, detail := range sent.Details() {
 		value, unreadable := detail.Value()
 		if unreadable != nil {
@@ -80,16 +82,23 @@ func (r *runnerResource) explain(err error) diag.Diagnostics {
 }
 
 // suffix adds the reason, which can be searched for, and advice.
-func (r *runnerResource) suffix(err error) string {
+func suffix(err error, title string) string {
+	var lines []string
 	reason := apierr.ReasonOf(err)
-	if reason == "" {
+	if reason != "" {
+		lines = append(lines, "Reason: "+string(reason))
+	}
+	switch more := advice[reason]; {
+	case more != "":
+		lines = append(lines, more)
+	case reason == "" && title == titles[connect.CodeUnavailable]:
+		lines = append(lines, "The server did not answer, although it was asked several times. "+
+			"Check "+envEndpoint+" and that the server runs.")
+	}
+	if len(lines) == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("\n\nReason: %s", reason)
-	if more := advice[reason]; more != "" {
-		text += "\n" + more
-	}
-	return text
+	return "\n\n" + strings.Join(lines, "\n")
 }
 
 // attribute finds the attribute that a violation's field is about: the deepest

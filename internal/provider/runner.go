@@ -1,7 +1,6 @@
 package provider
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/hashicorp/terraform-plugin-go/tftypes"
@@ -61,15 +60,13 @@ func fill(plan, found tftypes.Value) (tftypes.Value, error) {
 		if value.IsKnown() {
 			return value, nil
 		}
-		there, _, err := tftypes.WalkAttributePath(found, at)
-		if err != nil {
-			return tftypes.NewValue(value.Type(), nil), nil //nolint:nilerr // the server left out the object around it
+		// What is not found is inside an object that the server left out.
+		if there, _, err := tftypes.WalkAttributePath(found, at); err == nil {
+			if known, ok := there.(tftypes.Value); ok {
+				return known, nil
+			}
 		}
-		known, ok := there.(tftypes.Value)
-		if !ok {
-			return value, fmt.Errorf("%s is not a value", at)
-		}
-		return known, nil
+		return tftypes.NewValue(value.Type(), nil), nil
 	})
 }
 
