@@ -51,7 +51,6 @@ func (g *Gateway) change(ctx context.Context, sb *sandbox, edit func(*Record) bo
 	defer sb.write.Unlock()
 	record, err := g.store.ChangeSandbox(ctx, sb.key.OrganizationID, sb.id, edit)
 	if errors.Is(err, ErrSandboxNotFound) {
-		g.registry.remove(sb)
 		return nil, notFound(sb.id)
 	}
 	if err != nil {
@@ -65,7 +64,9 @@ func (g *Gateway) change(ctx context.Context, sb *sandbox, edit func(*Record) bo
 	}
 	if !isLive(record) && g.registry.sandbox(sb.id) == sb {
 		g.registry.remove(sb)
-		g.background.Go(func() { g.forget(sb) })
+		if !g.background.Go(func() { g.forget(sb) }) {
+			home.departed(sb.id)
+		}
 	}
 	return record, nil
 }
@@ -73,12 +74,12 @@ func (g *Gateway) change(ctx context.Context, sb *sandbox, edit func(*Record) bo
 // forget lets the runner drop its record of an ended sandbox. When that fails,
 // the next connection finds the record and drops it.
 func (g *Gateway) forget(sb *sandbox) {
+	home := g.registry.runner(sb.key)
+	defer home.departed(sb.id)
 	sb.readers.wait(g.ctx)
-	s := g.registry.runner(sb.key).session()
-	if s == nil {
-		return
+	if s := home.session(); s != nil {
+		s.forget(g.ctx, sb.id)
 	}
-	s.forget(g.ctx, sb.id)
 }
 
 // observe applies what a runner reports of a sandbox in memory.

@@ -48,7 +48,7 @@ func (g *Gateway) StreamExec(ctx context.Context, stream *connect.BidiStream[san
 	if err != nil {
 		return relayed(ctx, s, err)
 	}
-	defer func() { _ = up.CloseResponse() }()
+	defer hangUp(cancel, up)
 	// When the runner has ended the stream already, Receive says why.
 	if err := up.Send(first); err != nil && !errors.Is(err, io.EOF) {
 		return relayed(ctx, s, err)
@@ -76,6 +76,13 @@ func (g *Gateway) StreamExec(ctx context.Context, stream *connect.BidiStream[san
 			return err
 		}
 	}
+}
+
+// hangUp ends a stream, whether or not all of it was read.
+func hangUp(cancel context.CancelFunc, up *connect.BidiStreamForClientSimple[sandboxv1.ExecStreamRequest, sandboxv1.ExecStreamResponse]) {
+	// Before closing, which would read to the end of what is still sent.
+	cancel()
+	_ = up.CloseResponse()
 }
 
 // forward passes the caller's frames on until it closes its side (trap 1), the
@@ -150,7 +157,7 @@ func (s *session) exec(ctx context.Context, req *sandboxv1.ExecRequest, limit in
 	if err != nil {
 		return nil, relayed(ctx, s, err)
 	}
-	defer func() { _ = up.CloseResponse() }()
+	defer hangUp(cancel, up)
 	start := &sandboxv1.ExecStreamInit{
 		SandboxId: req.GetSandboxId(), Command: req.GetCommand(), Env: req.GetEnv(), Container: req.GetContainer(),
 	}

@@ -26,11 +26,17 @@ func (g *Gateway) StreamLogs(ctx context.Context, req *sandboxv1.StreamLogsReque
 	}
 	sb.readers.enter()
 	defer sb.readers.leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	up, err := s.client.StreamLogs(ctx, req)
 	if err != nil {
 		return relayed(ctx, s, err)
 	}
-	defer func() { _ = up.Close() }()
+	defer func() {
+		// Before closing, which would read to the end of what is still sent.
+		cancel()
+		_ = up.Close()
+	}()
 	for up.Receive() {
 		if err := stream.Send(up.Msg()); err != nil {
 			return err

@@ -98,6 +98,10 @@ func (g *Gateway) told(ctx context.Context, s *session, observed *runnerv1.Sandb
 	if sb != nil && sb.key == s.identity.RunnerKey {
 		return g.observe(ctx, sb, observed)
 	}
+	over := ended(observed.GetStatus().GetState())
+	if over && g.registry.runner(s.identity.RunnerKey).isDeparting(observed.GetSandboxId()) {
+		return nil
+	}
 	sb, err := g.adopt(ctx, s.identity.RunnerKey, observed.GetSandboxId())
 	if err != nil {
 		return err
@@ -105,8 +109,6 @@ func (g *Gateway) told(ctx context.Context, s *session, observed *runnerv1.Sandb
 	if sb != nil {
 		return g.observe(ctx, sb, observed)
 	}
-	e, ok := observation(observed.GetStatus().GetState())
-	over := ok && (e == observedCompleted || e == observedFailed || e == observedTerminated)
 	if !over {
 		s.logger.WarnContext(ctx, "the runner has a sandbox that nobody owns; it is removed", "sandbox_id", observed.GetSandboxId())
 	}

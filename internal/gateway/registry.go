@@ -50,6 +50,7 @@ func (r *registry) runner(key RunnerKey) *runner {
 			changed:      make(chan struct{}),
 			sandboxes:    map[string]*sandbox{},
 			reservations: map[string]placement.Amount{},
+			departing:    map[string]struct{}{},
 		}
 	}
 	return r.runners[key]
@@ -80,18 +81,33 @@ func (r *registry) add(record *Record) *sandbox {
 	return sb
 }
 
-// remove forgets a sandbox that has ended and frees its room.
+// remove forgets a sandbox that has ended and frees its room. It is departing
+// from then on.
 func (r *registry) remove(sb *sandbox) {
 	home := r.runner(sb.key)
+	home.mu.Lock()
+	home.departing[sb.id] = struct{}{}
+	delete(home.sandboxes, sb.id)
+	home.mu.Unlock()
 	r.mu.Lock()
 	if r.sandboxes[sb.id] == sb {
 		delete(r.sandboxes, sb.id)
 	}
 	r.mu.Unlock()
-	home.mu.Lock()
-	delete(home.sandboxes, sb.id)
-	home.mu.Unlock()
 	home.release(sb.id)
+}
+
+func (r *runner) isDeparting(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.departing[id]
+	return ok
+}
+
+func (r *runner) departed(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.departing, id)
 }
 
 // runner is a runner in memory.
@@ -116,6 +132,8 @@ type runner struct {
 	// sum.
 	reservations map[string]placement.Amount
 	reserved     placement.Amount
+	// departing are sandboxes that have ended, until the runner forgets them.
+	departing map[string]struct{}
 }
 
 // session answers with the one that calls go to, nil when there is none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,7 +25,31 @@ type Conn struct {
 // RoundTrip sends a request through the tunnel. Ending the request's context
 // resets its stream.
 func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body != nil && req.Body != http.NoBody {
+		req = req.Clone(req.Context())
+		req.Body = newCancelledBody(req.Context(), req.Body)
+	}
 	return c.client.RoundTrip(req)
+}
+
+// cancelledBody is a request body that closes when the request's context ends.
+// HTTP/2 does not look at the context while it waits for more of a body whose
+// response has begun, as that of a bidirectional stream.
+type cancelledBody struct {
+	io.ReadCloser
+	stop func() bool
+}
+
+func newCancelledBody(ctx context.Context, body io.ReadCloser) *cancelledBody {
+	return &cancelledBody{
+		ReadCloser: body,
+		stop:       context.AfterFunc(ctx, func() { _ = body.Close() }),
+	}
+}
+
+func (b *cancelledBody) Close() error {
+	b.stop()
+	return b.ReadCloser.Close()
 }
 
 // Ping measures whether the runner answers at all.

@@ -331,6 +331,32 @@ func TestCancellingARequestEndsItsHandlerAndNothingElse(t *testing.T) {
 	_ = other.Body.Close()
 }
 
+func TestCancellingAStreamThatIsOpenBothWaysEndsItsHandler(t *testing.T) {
+	ended := make(chan error, 1)
+	g := newGateway(t, false, Keepalive{})
+	start(t, g.options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		_, err := io.ReadAll(r.Body)
+		ended <- err
+	})))
+	conn := receive(t, g.conns)
+	ctx, cancel := context.WithCancel(t.Context())
+	body, input := io.Pipe()
+	defer input.Close()
+	resp, err := conn.RoundTrip(request(t, ctx, "/", body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	cancel()
+	if receive(t, ended) == nil {
+		t.Error("the handler took the cancellation for the end of the input")
+	}
+	if _, err := io.ReadAll(resp.Body); err == nil {
+		t.Error("the caller took the cancellation for the end of the output")
+	}
+}
+
 func TestThousandsOfStreamsAreOpenAtOnce(t *testing.T) {
 	const streams = 3000
 	release := make(chan struct{})
