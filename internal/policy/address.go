@@ -70,17 +70,20 @@ func (s addressSet) contains(other addressSet) bool {
 }
 
 // internal are the networks that may be the platform's own, or that stand for
-// such: this network, private use, shared address space, loopback, link-local
-// (where clouds keep their metadata), unique local, and translations of IPv4.
-// A destination "any" never means these (docs/adr/0005).
+// such, and those that are no part of the internet: this network, private use,
+// shared address space, loopback, link-local (where clouds keep their
+// metadata), protocol assignments, benchmarking, multicast, reserved, unique
+// local, and translations of IPv4. Engines leave at least these out of "any"
+// (docs/adr/0005).
 func internal() (v4, v6 []netip.Prefix) {
 	for _, text := range []string{
-		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+		"192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
 	} {
 		v4 = append(v4, netip.MustParsePrefix(text))
 	}
 	for _, text := range []string{
-		"::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "fc00::/7", "fe80::/10",
+		"::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "fc00::/7", "fe80::/10", "ff00::/8",
 	} {
 		v6 = append(v6, netip.MustParsePrefix(text))
 	}

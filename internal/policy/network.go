@@ -94,7 +94,7 @@ func (r *resolver) egress(index int, rule *sandboxv1.EgressRule) {
 	}
 	hint := ""
 	if declared.peer == toNetwork && rules.egress.entitlesAny() {
-		hint = `; "any" leaves out private, link-local and loopback networks, so declare any, or take those out with except`
+		hint = `; "any" leaves out private, link-local and other networks that are not the internet, so declare any, or take those out with except`
 	}
 	r.refused.add(outsidePolicy, element(list, index), "ALLOWED_EGRESS",
 		"%s is not wholly inside one rule of the policy's envelope: %s (policy.constraints.network.allowed_egress)%s",
