@@ -70,10 +70,16 @@ const (
 	fakeLabels          = "labels.json"
 	fakePid             = "pid"
 	fakeSocket          = "s"
+
+	goAheadDescriptor = 3
 )
 
 // guestMain is the guest: PID 1 of its own namespaces.
 func guestMain(socket string) int {
+	// Without the go-ahead nobody knows of this process: its engine has died.
+	if n, _ := os.NewFile(goAheadDescriptor, "go-ahead").Read(make([]byte, 1)); n == 0 {
+		return 1
+	}
 	steps := []error{
 		unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""),
 		unix.Mount("proc", "/proc", "proc", 0, ""),
@@ -172,12 +178,22 @@ func (f *fakeEngine) create(ctx context.Context, spec engine.Spec) error {
 	command := exec.Command(self)
 	command.Env = []string{guestSocketVariable + "=" + f.path(spec.ID, fakeSocket)}
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setsid: true}
+	goAhead, give, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer give.Close()
+	defer goAhead.Close()
+	command.ExtraFiles = []*os.File{goAhead}
 	if err := command.Start(); err != nil {
 		return err
 	}
 	go func() { _ = command.Wait() }() // collects the guest; ends with it
 	pid := fmt.Sprintf("%d %s", command.Process.Pid, startTime(command.Process.Pid))
 	if err := os.WriteFile(f.path(spec.ID, fakePid), []byte(pid), 0o600); err != nil {
+		return err
+	}
+	if _, err := give.Write([]byte{1}); err != nil {
 		return err
 	}
 	for {

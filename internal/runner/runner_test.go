@@ -78,15 +78,20 @@ func (b *bench) removeAll() {
 }
 
 func (b *bench) config() Config {
+	return b.configFor(b.gateway.server.URL,
+		slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelInfo})))
+}
+
+func (b *bench) configFor(serverURL string, logger *slog.Logger) Config {
 	return Config{
-		ServerURL:           b.gateway.server.URL,
+		ServerURL:           serverURL,
 		EnrollmentTokenFile: filepath.Join(b.dir, "token"),
 		CredentialFile:      filepath.Join(b.dir, "credential"),
 		StateDirectory:      filepath.Join(b.dir, "state"),
 		Engine:              b.engine,
 		Version:             "1.2.3",
 		Limits:              b.limits,
-		Logger:              slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Logger:              logger,
 	}
 }
 
