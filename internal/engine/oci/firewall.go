@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/google/nftables"
@@ -266,10 +267,14 @@ func (f *firewall) addressKeys(link []byte) ([][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
-	elements, err := conn.GetSetElements(sets(f.nftTable()).addresses)
-	if errors.Is(err, unix.ENOENT) {
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, fmt.Errorf("list firewall tables: %w", err)
+	}
+	if !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == f.table }) {
 		return nil, nil
 	}
+	elements, err := conn.GetSetElements(sets(f.nftTable()).addresses)
 	if err != nil {
 		return nil, fmt.Errorf("list firewall addresses: %w", err)
 	}

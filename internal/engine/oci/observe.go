@@ -12,7 +12,7 @@ import (
 
 // Dial connects to a sandbox's guest.
 func (e *Engine) Dial(ctx context.Context, id string) (net.Conn, error) {
-	dir, err := e.existing(id)
+	dir, r, err := e.existing(id)
 	if err != nil {
 		return nil, err
 	}
@@ -20,16 +20,16 @@ func (e *Engine) Dial(ctx context.Context, id string) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", id, err)
 	}
+	// gVisor's file server holds the socket and may outlive the guest a little.
+	if err := r.running(); err != nil {
+		return nil, errors.Join(fmt.Errorf("sandbox %s: %w", id, err), conn.Close())
+	}
 	return conn, nil
 }
 
 // Wait returns when a sandbox's guest has gone.
 func (e *Engine) Wait(ctx context.Context, id string) (engine.Exit, error) {
-	dir, err := e.existing(id)
-	if err != nil {
-		return engine.Exit{}, err
-	}
-	r, err := dir.readRecord()
+	_, r, err := e.existing(id)
 	if err != nil {
 		return engine.Exit{}, err
 	}
@@ -53,23 +53,12 @@ func (e *Engine) Wait(ctx context.Context, id string) (engine.Exit, error) {
 
 // Usage measures a sandbox, the runtime's own part included.
 func (e *Engine) Usage(_ context.Context, id string) (engine.Usage, error) {
-	dir, err := e.existing(id)
+	_, r, err := e.existing(id)
 	if err != nil {
 		return engine.Usage{}, err
 	}
-	r, err := dir.readRecord()
-	if err != nil {
-		return engine.Usage{}, err
-	}
-	if r.Process == nil {
-		return engine.Usage{}, fmt.Errorf("sandbox %s: %w", id, engine.ErrNotRunning)
-	}
-	alive, err := r.Process.alive()
-	if err != nil {
-		return engine.Usage{}, err
-	}
-	if !alive {
-		return engine.Usage{}, fmt.Errorf("sandbox %s: %w", id, engine.ErrNotRunning)
+	if err := r.running(); err != nil {
+		return engine.Usage{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
 	usage, err := e.cgroups.usage(e.cgroup(id))
 	if err != nil {
@@ -78,13 +67,23 @@ func (e *Engine) Usage(_ context.Context, id string) (engine.Usage, error) {
 	return usage, nil
 }
 
-func (e *Engine) existing(id string) (directory, error) {
+// running answers engine.ErrNotRunning unless the guest is alive.
+func (r record) running() error {
+	if r.Process == nil {
+		return engine.ErrNotRunning
+	}
+	alive, err := r.Process.alive()
+	if err == nil && !alive {
+		err = engine.ErrNotRunning
+	}
+	return err
+}
+
+func (e *Engine) existing(id string) (directory, record, error) {
 	if !idPattern.MatchString(id) {
-		return "", fmt.Errorf("sandbox %q: %w", id, engine.ErrNotFound)
+		return "", record{}, fmt.Errorf("sandbox %q: %w", id, engine.ErrNotFound)
 	}
 	dir := e.directory(id)
-	if _, err := dir.readRecord(); err != nil {
-		return "", err
-	}
-	return dir, nil
+	r, err := dir.readRecord()
+	return dir, r, err
 }

@@ -44,6 +44,7 @@ func (e *Engine) takeAway(ctx context.Context, id string) error {
 	if err := e.endProcesses(ctx, dir, id, r); err != nil {
 		return err
 	}
+	e.step("ended")
 	var group errgroup.Group
 	group.Go(func() error { return e.cgroups.remove(ctx, e.cgroup(id)) })
 	group.Go(func() error {
@@ -52,6 +53,7 @@ func (e *Engine) takeAway(ctx context.Context, id string) error {
 				return err
 			}
 		}
+		e.step("unmounted")
 		return nil
 	})
 	connected := recordErr != nil || r.Spec.Network.DNS || len(r.Spec.Network.Egress) > 0
@@ -63,15 +65,23 @@ func (e *Engine) takeAway(ctx context.Context, id string) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	err := os.RemoveAll(string(dir))
-	if errors.Is(err, unix.EBUSY) {
-		// A runtime has mounted something that nobody knew of.
-		err = errors.Join(unmountBelow(string(dir)), os.RemoveAll(string(dir)))
+	e.step("released")
+	for {
+		err := os.RemoveAll(string(dir))
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EBUSY):
+			// A runtime has mounted something that nobody knew of.
+			err = unmountBelow(string(dir))
+		case errors.Is(err, unix.ENOTEMPTY):
+			// A runtime that was cut short has not ended everywhere yet.
+			err = e.endProcesses(ctx, dir, id, record{})
+		}
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return fmt.Errorf("remove the sandbox's directory: %w", err)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("remove the sandbox's directory: %w", err)
-	}
-	return nil
 }
 
 func (e *Engine) endProcesses(ctx context.Context, dir directory, id string, r record) error {

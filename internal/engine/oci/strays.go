@@ -13,45 +13,65 @@ import (
 )
 
 // killRuntimeProcesses ends the runtime's processes whose command line names a
-// sandbox's directory: what a runtime forks before it has put it into the cgroup. It looks
-// at every process of the host, so it is for sandboxes that are half made.
+// sandbox's directory: what a runtime forks before it has put it into the
+// cgroup. It looks at every process of the host, so it is for sandboxes that are
+// half made. It looks again until it finds none, as a process may fork while the
+// others are looked at.
 func killRuntimeProcesses(ctx context.Context, dir string) error {
-	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, path := range commands {
-		data, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(data, []byte(dir+"/")) {
-			continue
-		}
-		pid, err := strconv.Atoi(strings.Split(path, "/")[2])
-		if err != nil {
+	for {
+		strays, err := runtimeProcesses(dir)
+		if err != nil || len(strays) == 0 {
 			return err
 		}
-		stray, err := identify(pid)
+		var errs []error
+		for _, stray := range strays {
+			if err := stray.kill(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("end stray process %d: %w", stray.PID, err))
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+}
+
+func runtimeProcesses(dir string) ([]process, error) {
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	var strays []process
+	for _, path := range commands {
+		pid, err := strconv.Atoi(strings.Split(path, "/")[2])
+		if err != nil {
+			return nil, err
+		}
+		if !isRuntimeAt(pid, dir) {
+			continue
+		}
+		found, err := identify(pid)
 		if errors.Is(err, errProcessGone) {
 			continue
 		}
-		if err == nil && namesDirectory(stray, path, dir) {
-			err = stray.kill(ctx)
-		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("end stray process %d: %w", pid, err))
+			return nil, err
+		}
+		// The PID may have changed hands between the two.
+		if isRuntimeAt(pid, dir) {
+			strays = append(strays, found)
 		}
 	}
-	return errors.Join(errs...)
+	return strays, nil
 }
 
-// namesDirectory looks again, now that the process is known by more than its
-// PID, and leaves alone whatever else reads there.
-func namesDirectory(stray process, path, dir string) bool {
-	data, err := os.ReadFile(path)
-	if err != nil || !bytes.Contains(data, []byte(dir+"/")) {
+// isRuntimeAt leaves alone whatever else names the directory.
+func isRuntimeAt(pid int, dir string) bool {
+	proc := "/proc/" + strconv.Itoa(pid)
+	command, err := os.ReadFile(proc + "/cmdline")
+	if err != nil || !bytes.Contains(command, []byte(dir+"/")) {
 		return false
 	}
-	binary, err := os.Readlink("/proc/" + strconv.Itoa(stray.PID) + "/exe")
+	binary, err := os.Readlink(proc + "/exe")
 	return err == nil && slices.ContainsFunc(runtimeKinds(), func(kind runtimeKind) bool {
 		return strings.HasPrefix(filepath.Base(binary), kind.name)
 	})
