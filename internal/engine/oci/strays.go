@@ -64,15 +64,15 @@ func runtimeProcesses(dir string) ([]process, error) {
 	return strays, nil
 }
 
-// isRuntimeAt leaves alone whatever else names the directory.
+// isRuntimeAt goes by the command line alone, as a runtime may run from a copy of
+// its binary in memory. It leaves alone whatever else names the directory.
 func isRuntimeAt(pid int, dir string) bool {
-	proc := "/proc/" + strconv.Itoa(pid)
-	command, err := os.ReadFile(proc + "/cmdline")
+	command, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	if err != nil || !bytes.Contains(command, []byte(dir+"/")) {
 		return false
 	}
-	binary, err := os.Readlink(proc + "/exe")
-	return err == nil && slices.ContainsFunc(runtimeKinds(), func(kind runtimeKind) bool {
-		return strings.HasPrefix(filepath.Base(binary), kind.name)
+	program, _, _ := strings.Cut(string(command), "\x00")
+	return slices.ContainsFunc(runtimeKinds(), func(kind runtimeKind) bool {
+		return strings.HasPrefix(filepath.Base(program), kind.name)
 	})
 }
