@@ -93,6 +93,9 @@ func enterRoot(root string) error {
 	if err := unix.Mount("tmpfs", "/readonly", "tmpfs", unix.MS_RDONLY, ""); err != nil {
 		return err
 	}
+	if err := unix.Mknod("/dev/tty", unix.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err != nil {
+		return err
+	}
 	return unix.Mknod("/dev/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
 }
 

@@ -202,8 +202,8 @@ func TestTheDeadlineEndsEverything(t *testing.T) {
 		in      time.Duration
 		code    int32
 	}{
-		"by SIGTERM":       {idle(), 50 * time.Millisecond, 0},
-		"by SIGKILL":       {shell(`trap "" TERM; while true; do sleep 0.01; done`), 50 * time.Millisecond, 137},
+		"by SIGTERM":       {command("sleep", "3004"), 50 * time.Millisecond, 143},
+		"by SIGKILL":       {shell(`trap "" TERM; while true; do sleep 0.01; done`), 2 * time.Second, 137},
 		"that has gone by": {command("sleep", "3004"), -time.Hour, 143},
 	} {
 		t.Run(name, func(t *testing.T) {
