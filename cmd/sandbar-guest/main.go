@@ -18,7 +18,7 @@ import (
 // heap that is collected early and few threads cost nothing that one notices.
 const (
 	heapGrowthPercent = 25
-	memoryLimitBytes  = 6 << 20
+	memoryLimitBytes  = 32 << 20
 	maxProcessors     = 2
 )
 

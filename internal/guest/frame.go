@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	guestv1 "github.com/sandbar-project/sandbar/api/sandbar/guest/v1"
 )
 
 const (
@@ -77,12 +80,48 @@ func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
 // when the peer closed between messages, io.ErrUnexpectedEOF when it closed
 // within one, and an error that is ErrFraming when the bytes are no message.
 func (r *Reader) Read(m proto.Message) error {
-	if _, err := io.ReadFull(r.r, r.length[:]); err != nil {
+	frame, err := r.next()
+	if err != nil {
 		return err
+	}
+	if err := proto.Unmarshal(frame, m); err != nil {
+		return fmt.Errorf("%w: %w", ErrFraming, err)
+	}
+	return nil
+}
+
+// ReadRequest is Read, except that the bytes of stdin and file_data are only
+// lent: they lie in the Reader's buffer and are overwritten by its next read.
+// Streams then cost no memory.
+func (r *Reader) ReadRequest(m *guestv1.Request) error {
+	frame, err := r.next()
+	if err != nil {
+		return err
+	}
+	number, data := parseChunk(frame)
+	switch number {
+	case requestStdin:
+		m.Reset()
+		m.Call = &guestv1.Request_Stdin{Stdin: data}
+	case requestFileData:
+		m.Reset()
+		m.Call = &guestv1.Request_FileData{FileData: data}
+	default:
+		if err := proto.Unmarshal(frame, m); err != nil {
+			return fmt.Errorf("%w: %w", ErrFraming, err)
+		}
+	}
+	return nil
+}
+
+// next returns the bytes of the next message, which the next call overwrites.
+func (r *Reader) next() ([]byte, error) {
+	if _, err := io.ReadFull(r.r, r.length[:]); err != nil {
+		return nil, err
 	}
 	size := binary.BigEndian.Uint32(r.length[:])
 	if size == 0 || size > MaxMessageBytes {
-		return fmt.Errorf("%w: length %d, expected 1 to %d", ErrFraming, size, MaxMessageBytes)
+		return nil, fmt.Errorf("%w: length %d, expected 1 to %d", ErrFraming, size, MaxMessageBytes)
 	}
 	if uint32(cap(r.buf)) < size {
 		r.buf = make([]byte, size)
@@ -93,12 +132,29 @@ func (r *Reader) Read(m proto.Message) error {
 	}
 	if _, err := io.ReadFull(r.r, buf); err != nil {
 		if errors.Is(err, io.EOF) {
-			return io.ErrUnexpectedEOF
+			return nil, io.ErrUnexpectedEOF
 		}
-		return err
+		return nil, err
 	}
-	if err := proto.Unmarshal(buf, m); err != nil {
-		return fmt.Errorf("%w: %w", ErrFraming, err)
+	return buf, nil
+}
+
+// Field numbers of Request, as in guest.proto.
+const (
+	requestStdin    protowire.Number = 20
+	requestFileData protowire.Number = 23
+)
+
+// parseChunk recognises a message that is one field of bytes and nothing else;
+// the number is 0 for any other.
+func parseChunk(frame []byte) (protowire.Number, []byte) {
+	number, kind, n := protowire.ConsumeTag(frame)
+	if n < 0 || kind != protowire.BytesType {
+		return 0, nil
 	}
-	return nil
+	data, m := protowire.ConsumeBytes(frame[n:])
+	if m != len(frame)-n {
+		return 0, nil
+	}
+	return number, data
 }

@@ -43,6 +43,39 @@ func TestMessagesArriveAsTheyWereSent(t *testing.T) {
 	})
 }
 
+func TestLentRequestsEqualOwnedOnes(t *testing.T) {
+	chunk := rapid.SliceOfN(rapid.Byte(), 0, 100)
+	requests := rapid.OneOf(
+		rapid.Map(chunk, stdinRequest),
+		rapid.Map(chunk, func(data []byte) *guestv1.Request {
+			return &guestv1.Request{Call: &guestv1.Request_FileData{FileData: data}}
+		}),
+		rapid.Map(rapid.Uint32(), func(columns uint32) *guestv1.Request {
+			return &guestv1.Request{Call: &guestv1.Request_Resize{Resize: &guestv1.Resize{Columns: columns}}}
+		}),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		var wire bytes.Buffer
+		writer := NewWriter(&wire)
+		sent := rapid.SliceOf(requests).Draw(t, "requests")
+		for _, request := range sent {
+			if err := writer.Write(request); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reader := NewReader(&wire)
+		received := &guestv1.Request{}
+		for _, request := range sent {
+			if err := reader.ReadRequest(received); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(request, received, protocmp.Transform()); diff != "" {
+				t.Fatalf("request changed on the way (-sent +received):\n%s", diff)
+			}
+		}
+	})
+}
+
 func TestMessagesOfWrongSizeAreNotSent(t *testing.T) {
 	for name, request := range map[string]*guestv1.Request{
 		"empty":     {},
@@ -90,6 +123,31 @@ func TestMalformedFramesAreRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+func FuzzReadRequest(f *testing.F) {
+	var wire bytes.Buffer
+	if err := NewWriter(&wire).Write(stdinRequest([]byte("hello"))); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(wire.Bytes())
+	f.Add([]byte{0, 0, 0, 3, 0xa2, 0x01, 0x00})
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		owning, lending := NewReader(bytes.NewReader(wire)), NewReader(bytes.NewReader(wire))
+		for {
+			owned, lent := &guestv1.Request{}, &guestv1.Request{}
+			err1, err2 := owning.Read(owned), lending.ReadRequest(lent)
+			if (err1 == nil) != (err2 == nil) {
+				t.Fatalf("owned: %v, lent: %v", err1, err2)
+			}
+			if err1 != nil {
+				return
+			}
+			if diff := cmp.Diff(owned, lent, protocmp.Transform()); diff != "" {
+				t.Fatalf("(-owned +lent):\n%s", diff)
+			}
+		}
+	})
 }
 
 func FuzzReader(f *testing.F) {

@@ -33,7 +33,8 @@ func newConnection(conn net.Conn) *connection {
 	return &connection{conn: conn, reader: guest.NewReader(conn), writer: guest.NewWriter(conn)}
 }
 
-func (c *connection) read(request *guestv1.Request) error { return c.reader.Read(request) }
+// read reads the next request; bytes in it are lent until the next read.
+func (c *connection) read(request *guestv1.Request) error { return c.reader.ReadRequest(request) }
 
 func (c *connection) write(response *guestv1.Response) error {
 	c.mu.Lock()

@@ -28,6 +28,9 @@ const (
 	lingerVariable = "SANDBAR_TEST_LINGER"
 	socketPath     = "/.sandbar/guest.sock"
 	busybox        = "/bin/busybox"
+	// commandPath, where it exists in the root, is run instead of the test
+	// binary's own agent.
+	commandPath = "/sandbar-guest"
 )
 
 func TestMain(m *testing.M) {
@@ -42,6 +45,10 @@ func TestMain(m *testing.M) {
 func guestMain(root string) int {
 	if err := enterRoot(root); err != nil {
 		fmt.Fprintln(os.Stderr, "enter root:", err)
+		return 1
+	}
+	if _, err := os.Stat(commandPath); err == nil {
+		fmt.Fprintln(os.Stderr, unix.Exec(commandPath, []string{commandPath, "--socket", socketPath}, nil))
 		return 1
 	}
 	if err := Protect(); err != nil {
@@ -113,6 +120,29 @@ type sandbox struct {
 // newSandbox makes a sandbox whose main process has not started.
 func newSandbox(t testing.TB, environment ...string) *sandbox {
 	t.Helper()
+	return startSandbox(t, newRoot(t), environment...)
+}
+
+// newCommandSandbox is newSandbox with the real command as PID 1.
+func newCommandSandbox(t testing.TB) *sandbox {
+	t.Helper()
+	root := newRoot(t)
+	buildCommand(t, filepath.Join(root, commandPath))
+	return startSandbox(t, root)
+}
+
+func buildCommand(t testing.TB, path string) {
+	t.Helper()
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/sandbar-project/sandbar/cmd/sandbar-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the command: %v\n%s", err, said)
+	}
+}
+
+// newRoot makes a root file system that holds nothing but busybox.
+func newRoot(t testing.TB) string {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make namespaces")
 	}
@@ -129,6 +159,11 @@ func newSandbox(t testing.TB, environment ...string) *sandbox {
 		t.Fatal(err)
 	}
 	fillRoot(t, root)
+	return root
+}
+
+func startSandbox(t testing.TB, root string, environment ...string) *sandbox {
+	t.Helper()
 	s := &sandbox{t: t, root: root}
 	s.client = guest.NewClient(s.dial)
 	self, err := os.Executable()
