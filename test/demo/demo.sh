@@ -58,7 +58,7 @@ install_missing() {
     echo "building Terraform $TERRAFORM_VERSION (a few minutes; any newer one in PATH is used instead)"
     GOBIN="$root/bin" CGO_ENABLED=0 go install -trimpath -ldflags='-s -w' "github.com/hashicorp/terraform@$TERRAFORM_VERSION"
   fi
-  terraform version | head -n 1
+  terraform version | sed -n 1p
 }
 
 start_registry() {
@@ -139,6 +139,7 @@ step "Start the whole system: sandbar dev" start_dev
 cp -r examples/managed-runner "$work/terraform"
 cd "$work/terraform"
 export TF_IN_AUTOMATION=1
+[[ -t 1 ]] || export TF_CLI_ARGS=-no-color
 step "terraform init" terraform init -input=false
 step "terraform validate" terraform validate
 step "terraform plan" terraform plan -input=false -out=runner.tfplan
