@@ -19,6 +19,7 @@ import (
 	runnerv1 "github.com/sandbar-project/sandbar/api/sandbar/runner/v1"
 	"github.com/sandbar-project/sandbar/api/sandbar/runner/v1/runnerv1connect"
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/engine"
 )
 
 func TestMain(m *testing.M) {
@@ -33,11 +34,17 @@ func TestMain(m *testing.M) {
 
 // bench is a gateway and a machine for runners.
 type bench struct {
-	t       *testing.T
-	dir     string
+	t   *testing.T
+	dir string
+	// machine is engine, or a real one.
+	machine engine.Engine
 	engine  *fakeEngine
+	// oci is what a process needs to open the machine's engine; nil: the fake.
+	oci     *ociMachine
 	gateway *fakeGateway
 	limits  Limits
+	// image is what shell runs in.
+	image string
 }
 
 func newBench(t *testing.T) *bench {
@@ -51,6 +58,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, dir: dir, engine: newFakeEngine(filepath.Join(dir, "engine"))}
+	b.machine, b.image = b.engine, "busybox:1"
 	if err := os.Mkdir(b.engine.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -63,12 +71,12 @@ func newBench(t *testing.T) *bench {
 }
 
 func (b *bench) removeAll() {
-	found, err := b.engine.List(context.Background())
+	found, err := b.machine.List(context.Background())
 	if err != nil {
 		b.t.Error(err)
 	}
 	for _, sandbox := range found {
-		if err := b.engine.Remove(context.Background(), sandbox.ID); err != nil {
+		if err := b.machine.Remove(context.Background(), sandbox.ID); err != nil {
 			b.t.Error(err)
 		}
 	}
@@ -88,7 +96,7 @@ func (b *bench) configFor(serverURL string, logger *slog.Logger) Config {
 		EnrollmentTokenFile: filepath.Join(b.dir, "token"),
 		CredentialFile:      filepath.Join(b.dir, "credential"),
 		StateDirectory:      filepath.Join(b.dir, "state"),
-		Engine:              b.engine,
+		Engine:              b.machine,
 		Version:             "1.2.3",
 		Limits:              b.limits,
 		Logger:              logger,
@@ -186,7 +194,7 @@ func ended(status *sandboxv1.SandboxStatus) bool { return terminal(status.GetSta
 // shell is a spec whose main process is a shell command.
 func shell(command string) *sandboxv1.SandboxSpec {
 	return &sandboxv1.SandboxSpec{Containers: []*sandboxv1.Container{{
-		Name: "main", Image: "busybox:1", Command: "/bin/sh", Args: []string{"-c", command},
+		Name: "main", Command: "/bin/sh", Args: []string{"-c", command},
 		ResourceRequirements: &sandboxv1.ResourceRequirements{
 			Requests: &sandboxv1.Resources{Cpu: "100m", Memory: "64Mi"},
 			Limits:   &sandboxv1.Resources{Cpu: "100m", Memory: "64Mi"},
@@ -197,6 +205,9 @@ func shell(command string) *sandboxv1.SandboxSpec {
 func newID(n int) string { return fmt.Sprintf("sandbox-%08d", n) }
 
 func (b *bench) request(n int, spec *sandboxv1.SandboxSpec) *runnerv1.CreateSandboxRequest {
+	if spec.Containers[0].Image == "" {
+		spec.Containers[0].Image = b.image
+	}
 	return &runnerv1.CreateSandboxRequest{
 		SandboxId: newID(n), OrganizationId: "org-1", UserId: "user-1", Spec: spec, CreateTime: timestamppb.Now(),
 	}
@@ -231,7 +242,7 @@ func (b *bench) delete(client runnerv1connect.RunnerServiceClient, id string, gr
 // nothingLeft checks the engine.
 func (b *bench) nothingLeft() {
 	b.t.Helper()
-	found, err := b.engine.List(b.ctx())
+	found, err := b.machine.List(b.ctx())
 	if err != nil || len(found) != 0 {
 		b.t.Errorf("the engine has %v, %v; want nothing", found, err)
 	}
@@ -329,7 +340,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if found, err := b.engine.List(b.ctx()); err != nil || len(found) != 1 {
+	if found, err := b.machine.List(b.ctx()); err != nil || len(found) != 1 {
 		t.Errorf("the engine has %v, %v", found, err)
 	}
 }
