@@ -23,8 +23,9 @@ func (p protocol) String() string {
 		return "UDP"
 	case sctp:
 		return "SCTP"
+	default:
+		return "TCP"
 	}
-	return "TCP"
 }
 
 // parseProtocol reads a protocol; TCP when it is left out.

@@ -51,8 +51,9 @@ func (l location) field(from origin, name string) string {
 		return l.String() + ".resource_requirements.limits." + name
 	case fromResources:
 		return l.String() + ".resources." + name
+	default:
+		return l.String() + ".resource_requirements.requests." + name
 	}
-	return l.String() + ".resource_requirements.requests." + name
 }
 
 // said names the value in a message, with where it came from when the sandbox
@@ -63,8 +64,9 @@ func (v value) said() string {
 		return fmt.Sprintf("%q (the policy's default, as the sandbox declares none)", v.text)
 	case fromPlatform:
 		return fmt.Sprintf("%q (the platform's default, as neither the sandbox nor the policy gives one)", v.text)
+	default:
+		return fmt.Sprintf("%q", v.text)
 	}
-	return fmt.Sprintf("%q", v.text)
 }
 
 // declared is what a container's spec says, whichever field it used.

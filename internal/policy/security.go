@@ -125,6 +125,8 @@ func compileSecurity(constraints *sandboxv1.SecurityConstraints) securityRules {
 			rules.cpuClass = class
 		case sandboxv1.RuntimeClass_RUNTIME_CLASS_GPU_DEFAULT:
 			rules.gpuClass = class
+		default:
+			// Nothing here can ask for the classes of a feature yet.
 		}
 	}
 	return rules

@@ -54,7 +54,7 @@ func (r *resolver) volume(index int, spec *sandboxv1.ScratchVolume, memoryReques
 	}
 
 	text, inMemory := spec.GetSize(), out.Medium == sandboxv1.StorageMedium_STORAGE_MEDIUM_MEMORY
-	problem := ""
+	var problem string
 	switch {
 	case text == "" && inMemory:
 		problem = `is required for a volume in memory; write a quantity such as "256Mi", or a part of the sandbox's memory such as "25%"`
