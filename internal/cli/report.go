@@ -44,24 +44,24 @@ func describe(err error) string {
 	if !errors.As(err, &sent) {
 		return err.Error()
 	}
-	// What our own code has put before the server's message, such as which of
-	// several sandboxes it is about.
-	before := strings.TrimSuffix(err.Error(), sent.Error())
+	message, details := sent.Message(), ""
 	if !connect.IsWireError(err) && sent.Code() == connect.CodeUnavailable {
-		return before + "the server does not answer: " + sent.Message() +
-			"\n  Is it running, and is its address right? See --endpoint in `sandbar --help`."
+		message = "the server does not answer: " + message
+		details = "\n  Is it running, and is its address right? See --endpoint in `sandbar --help`."
 	}
-	text := before + sent.Message()
 	if violations := apierr.BadRequest(err).GetFieldViolations(); len(violations) > 0 {
-		text = before + "the server refuses the request:"
+		message = "the server refuses the request:"
 		for _, violation := range violations {
-			text += "\n  " + violation.GetField() + ": " + violation.GetDescription()
+			details += "\n  " + violation.GetField() + ": " + violation.GetDescription()
 		}
 	}
-	if reason := apierr.ReasonOf(err); reason != "" {
-		text += "\n  (" + string(reason) + ")"
-	} else if sent.Message() == "" {
-		text += sent.Code().String()
+	if message == "" {
+		message = sent.Code().String()
 	}
-	return text
+	if reason := apierr.ReasonOf(err); reason != "" {
+		details += "\n  (" + string(reason) + ")"
+	}
+	// Around it stands what our own code has to say, such as which of several
+	// sandboxes it is about.
+	return strings.Replace(err.Error(), sent.Error(), message, 1) + details
 }

@@ -133,7 +133,7 @@ func nearestExisting(directory string) (string, error) {
 			return directory, nil
 		case err == nil:
 			return "", fmt.Errorf("%s is not a directory: choose another --data-dir", directory)
-		case !errors.Is(err, fs.ErrNotExist) || directory == filepath.Dir(directory):
+		case !(errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) || directory == filepath.Dir(directory):
 			return "", fmt.Errorf("look at the data directory: %w", err)
 		}
 		directory = filepath.Dir(directory)
