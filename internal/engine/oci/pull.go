@@ -76,6 +76,10 @@ func (s *imageStore) pull(ctx context.Context, request engine.PullRequest, progr
 // store downloads an image and puts it in its place in one step, once all of it
 // is on the disk.
 func (s *imageStore) store(ctx context.Context, remote v1.Image, digest v1.Hash, report func(engine.PullProgress)) (storedImage, error) {
+	// Others may have finished between the look and the start of this work.
+	if image, err := s.image(digest.String()); !errors.Is(err, engine.ErrNotFound) {
+		return image, err
+	}
 	work, err := os.MkdirTemp(s.dir, ".pull-*")
 	if err != nil {
 		return storedImage{}, noSpace(err)
