@@ -139,7 +139,11 @@ func (g *Gateway) place(ctx context.Context, record *Record) (placed, error) {
 			return placement.Demand{}, err
 		}
 		resolved[c.RunnerID] = result
-		return placement.Demand{Amount: amountOf(result.Requests), HostNames: result.NamesHosts()}, nil
+		demand := placement.Demand{Amount: amountOf(result.Requests), HostNames: result.NamesHosts()}
+		if result.RuntimeClass != policy.NodeDefault {
+			demand.Runtime = result.RuntimeClass
+		}
+		return demand, nil
 	}
 	req := placement.Request{
 		AnyRunner: record.Spec.GetMode() == sandboxv1.SandboxMode_SANDBOX_MODE_CKS,
@@ -168,7 +172,10 @@ func (g *Gateway) candidates(runners []Runner) []placement.Candidate {
 			HasPolicy: r.Policy.Policy != nil,
 		}
 		if home := g.registry.known(r.RunnerKey); home != nil {
-			out[i].Connected = home.session() != nil
+			if s := home.session(); s != nil {
+				out[i].Connected = true
+				out[i].Runtime = s.description.GetRuntime()
+			}
 			out[i].Capacity, out[i].Reserved, _ = home.room()
 		}
 	}

@@ -99,6 +99,16 @@ type deletion struct {
 	cancel       context.CancelFunc
 }
 
+// resumeDeletion begins the job when an earlier process of the gateway has left
+// it.
+func (g *Gateway) resumeDeletion(sb *sandbox) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.deletion == nil {
+		g.startDeletionLocked(sb, resumedGrace)
+	}
+}
+
 // startDeletion begins the job, or hurries one that leaves more time.
 func (g *Gateway) startDeletion(sb *sandbox, graceSeconds int32) {
 	sb.mu.Lock()
@@ -109,6 +119,10 @@ func (g *Gateway) startDeletion(sb *sandbox, graceSeconds int32) {
 		}
 		sb.deletion.cancel()
 	}
+	g.startDeletionLocked(sb, graceSeconds)
+}
+
+func (g *Gateway) startDeletionLocked(sb *sandbox, graceSeconds int32) {
 	ctx, cancel := context.WithCancel(g.ctx)
 	job := &deletion{graceSeconds: graceSeconds, cancel: cancel}
 	if !g.background.Go(func() {

@@ -87,7 +87,7 @@ func (g *Gateway) resume(ctx context.Context, sb *sandbox, known bool) error {
 	case !known:
 		return g.lose(ctx, sb, reasonLost)
 	case record.TerminateRequested:
-		g.startDeletion(sb, resumedGrace)
+		g.resumeDeletion(sb)
 	}
 	return nil
 }

@@ -37,6 +37,7 @@ type host struct {
 	created   []string
 	policies  []string
 	execs     int
+	described int
 	// killed counts execs whose call was cancelled.
 	killed chan struct{}
 
@@ -125,6 +126,9 @@ type process struct {
 }
 
 func (p *process) Describe(context.Context, *runnerv1.DescribeRequest) (*runnerv1.DescribeResponse, error) {
+	p.host.mu.Lock()
+	p.described++
+	p.host.mu.Unlock()
 	return &runnerv1.DescribeResponse{
 		RunnerId: p.identity.RunnerID, Revision: p.identity.Revision, Version: "1.0.0", Architecture: "amd64",
 		Runtime: "fake", Capacity: p.capacity,
@@ -251,6 +255,7 @@ func (p *process) ForgetSandbox(_ context.Context, req *runnerv1.ForgetSandboxRe
 //	echo ARG…    writes its arguments to stdout
 //	cat          copies stdin to stdout
 //	both N       writes N bytes to stdout and to stderr
+//	bulk N       writes N frames of 32 KiB to stdout
 //	endless      writes to stdout for ever
 //	hang         writes nothing until it is killed
 //	vanish       ends the stream without an exit status
@@ -281,6 +286,12 @@ func (p *process) StreamExec(ctx context.Context, stream *connect.BidiStream[san
 			for left := n; left > 0 && err == nil; left -= 1000 {
 				err = sendOutput(stream, to, make([]byte, min(left, 1000)))
 			}
+		}
+	case "bulk":
+		n, _ := strconv.Atoi(command[1])
+		chunk := make([]byte, 32<<10)
+		for ; n > 0 && err == nil; n-- {
+			err = sendOutput(stream, sandboxv1.ExecStreamOutput_STREAM_STDOUT, chunk)
 		}
 	case "endless":
 		chunk := make([]byte, 32<<10)
@@ -369,6 +380,12 @@ func (p *process) PruneImages(context.Context, *adminv1.PruneImagesRequest) (*ad
 // -9 would.
 func (e *environment) start(t testing.TB, h *host, identity gateway.RunnerIdentity) (p *process, stop func()) {
 	t.Helper()
+	return e.startAs(t, h, identity, identity)
+}
+
+// startAs is start for a process whose credential is of another one.
+func (e *environment) startAs(t testing.TB, h *host, identity, credential gateway.RunnerIdentity) (p *process, stop func()) {
+	t.Helper()
 	p = &process{
 		host: h, identity: identity, stopped: make(chan struct{}),
 		capacity: &runnerv1.Capacity{CpuMillicores: 8000, MemoryBytes: 16 << 30},
@@ -380,7 +397,7 @@ func (e *environment) start(t testing.TB, h *host, identity gateway.RunnerIdenti
 	serving.Go(func() {
 		err := tunnel.Serve(ctx, tunnel.Options{
 			ServerURL:  e.server.URL,
-			Credential: e.runners.credential(identity),
+			Credential: e.runners.credential(credential),
 			Handler:    mux,
 			Logger:     slog.New(slog.DiscardHandler),
 			Sleep: func(ctx context.Context, _ time.Duration) error {

@@ -29,7 +29,6 @@ func checkSupported(spec *sandboxv1.SandboxSpec) error {
 	given("spec.network_ids", len(spec.GetNetworkIds()) > 0)
 	given("spec.object_storage_access", spec.GetObjectStorageAccess() != nil)
 	given("spec.instance_type", spec.GetInstanceType() != "")
-	given("spec.runtime_class", spec.GetRuntimeClass() != "")
 	given("spec.network.ingress", len(spec.GetNetwork().GetIngress()) > 0)
 	for i, rule := range spec.GetNetwork().GetEgress() {
 		at := fmt.Sprintf("spec.network.egress[%d]", i)
@@ -47,7 +46,10 @@ func checkSupported(spec *sandboxv1.SandboxSpec) error {
 		given(at+".volume_mounts", len(c.GetVolumeMounts()) > 0)
 		given(at+".secret_stores", len(c.GetSecretStores()) > 0)
 		given(at+".image_pull_credentials", c.GetImagePullCredentials() != nil)
-		given(at+".security_context.privileged", c.GetSecurityContext().GetPrivileged())
+		security := c.GetSecurityContext()
+		given(at+".security_context.privileged", security.GetPrivileged())
+		given(at+".security_context.allow_privilege_escalation", security.GetAllowPrivilegeEscalation())
+		given(at+".security_context.seccomp_profile", strings.HasPrefix(security.GetSeccompProfile(), "Localhost/"))
 	}
 	if len(fields) == 0 {
 		return nil

@@ -9,6 +9,7 @@ package placement
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 )
 
@@ -47,6 +48,8 @@ type Candidate struct {
 	HasPolicy bool
 	// EnforcesHostNames: it can hold a sandbox to egress by name.
 	EnforcesHostNames bool
+	// Runtime is the runtime class that its sandboxes have.
+	Runtime string
 	// Capacity is all that sandboxes may be promised together, Reserved what
 	// they have been.
 	Capacity Amount
@@ -59,6 +62,8 @@ type Demand struct {
 	Amount
 	// HostNames: it is granted egress by name.
 	HostNames bool
+	// Runtime is the runtime class that it must have; empty: any.
+	Runtime string
 }
 
 // Request is what a sandbox says about where it wants to be.
@@ -154,6 +159,11 @@ func take(c Candidate, demand Demand) (refusal, bool) {
 		return refusal{
 			runnerID: c.RunnerID, because: incapable,
 			text: "it cannot enforce egress by name (network.egress.dns_name)",
+		}, false
+	case demand.Runtime != "" && demand.Runtime != c.Runtime:
+		return refusal{
+			runnerID: c.RunnerID, because: incapable,
+			text: fmt.Sprintf("its sandboxes have the runtime class %q, and this one needs %q", c.Runtime, demand.Runtime),
 		}, false
 	case !demand.Within(c.Capacity):
 		return refusal{runnerID: c.RunnerID, because: tooSmall, text: shortage("has", demand.Amount, c.Capacity)}, false

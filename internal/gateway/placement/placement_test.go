@@ -68,6 +68,10 @@ func TestRulesThatKeepASandboxOffARunner(t *testing.T) {
 			resolve: asks(placement.Demand{HostNames: true}), reason: apierr.NoSuitableRunner, says: "dns_name",
 		},
 		{
+			name:    "a runtime class needs a runner that has it",
+			resolve: asks(placement.Demand{Runtime: "gvisor"}), reason: apierr.NoSuitableRunner, says: "gvisor",
+		},
+		{
 			name:    "a sandbox larger than the runner never fits",
 			resolve: asks(placement.Demand{Amount: placement.Amount{CPUMillis: 4001, GPUCount: 1}}),
 			reason:  apierr.NoSuitableRunner, says: "it has 4000m of CPU, the sandbox asks for 4001m, it has 0 of GPUs, the sandbox asks for 1",
