@@ -134,6 +134,28 @@ func TestADeletionWaitsForARunnerThatIsAway(t *testing.T) {
 	awaitState(t, c, id, sandboxv1.State_STATE_TERMINATED)
 }
 
+func TestALostConnectionDoesNotShortenTheGrace(t *testing.T) {
+	e := newEnvironment(t)
+	h := newHost()
+	h.deleteGate = make(chan struct{})
+	_, kill := e.start(t, h, runnerOne)
+	c := e.clients(t, org)
+	e.awaitHealthy(t, c, "runner-1")
+	id := create(t, c).GetSandboxId()
+	if _, err := c.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: id, GracePeriodSeconds: 60}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the runner was asked", h.sees(func(h *host) bool { return len(h.graces) == 1 }))
+	kill()
+	e.start(t, h, runnerOne)
+	eventually(t, "the runner was asked again", h.sees(func(h *host) bool { return len(h.graces) == 2 }))
+	close(h.deleteGate)
+	awaitState(t, c, id, sandboxv1.State_STATE_TERMINATED)
+	if !slices.Equal(h.graces, []int32{60, 60}) {
+		t.Errorf("graces = %v", h.graces)
+	}
+}
+
 func awaitUnhealthy(t testing.TB, c clients) {
 	t.Helper()
 	eventually(t, "the runner is away", func() bool {
