@@ -85,7 +85,7 @@ func (e *enrollment) enroll(ctx context.Context) (credential, error) {
 		},
 		Secret: response.GetCredential(),
 	}
-	data, err := json.Marshal(c)
+	data, err := json.Marshal(c) //nolint:gosec // it goes into a file that only the owner reads
 	if err != nil {
 		return credential{}, fmt.Errorf("encode the credential: %w", err)
 	}
@@ -117,44 +117,59 @@ func (e *enrollment) heartbeat(ctx context.Context, secret string, capacity *run
 
 // connect keeps the runner enrolled and connected until ctx ends.
 func (r *runner) connect(ctx context.Context) error {
-	const firstPause, maxPause = 500 * time.Millisecond, 30 * time.Second
-	pause := firstPause
-	for ctx.Err() == nil {
-		c, ok := r.enrollment.kept()
+	pause := backoff{first: 500 * time.Millisecond, most: 30 * time.Second}
+	for {
+		c, ok := r.credential(ctx)
 		if !ok {
-			var err error
-			if c, err = r.enrollment.enroll(ctx); err != nil {
-				if ctx.Err() != nil {
-					break
-				}
-				wait := pause - time.Duration(rand.Float64()*float64(pause)/2)
-				pause = min(2*pause, maxPause)
-				r.config.Logger.WarnContext(ctx, "the runner could not enrol; trying again", "error", err, "retry_in", wait)
-				if !r.sleep(ctx, wait) {
-					break
-				}
-				continue
-			}
-			r.config.Logger.InfoContext(ctx, "enrolled", "runner_id", c.RunnerID, "org_id", c.OrganizationID, "revision", c.Revision)
+			return nil
 		}
 		r.id.Store(&c.identity)
 		err := r.session(ctx, c.Secret)
 		if !errors.Is(err, tunnel.ErrUnauthorized) {
-			if err != nil {
-				return err
-			}
-			pause = firstPause
-			continue
+			return err
 		}
 		r.config.Logger.WarnContext(ctx, "the server does not know the runner's credential any more; enrolling again", "runner_id", c.RunnerID)
 		if err := r.enrollment.discard(); err != nil {
 			return err
 		}
 		// A server that refuses what it has just handed out is not hurried.
-		if !r.sleep(ctx, pause) {
-			break
+		if !r.sleep(ctx, pause.next()) {
+			return nil
 		}
-		pause = min(2*pause, maxPause)
 	}
-	return nil
+}
+
+// credential is the one that is kept, or a new one as soon as the server gives
+// it; ok is false when ctx ended first.
+func (r *runner) credential(ctx context.Context) (c credential, ok bool) {
+	if c, ok := r.enrollment.kept(); ok {
+		return c, true
+	}
+	pause := backoff{first: 500 * time.Millisecond, most: 30 * time.Second}
+	for {
+		c, err := r.enrollment.enroll(ctx)
+		if err == nil {
+			r.config.Logger.InfoContext(ctx, "enrolled", "runner_id", c.RunnerID, "org_id", c.OrganizationID, "revision", c.Revision)
+			return c, true
+		}
+		if ctx.Err() != nil {
+			return credential{}, false
+		}
+		wait := pause.next()
+		r.config.Logger.WarnContext(ctx, "the runner could not enrol; trying again", "error", err, "retry_in", wait)
+		if !r.sleep(ctx, wait) {
+			return credential{}, false
+		}
+	}
+}
+
+// backoff doubles pauses up to the most, each shortened by up to half at
+// random so that runners do not all return together.
+type backoff struct {
+	first, most, current time.Duration
+}
+
+func (b *backoff) next() time.Duration {
+	b.current = min(max(b.first, 2*b.current), b.most)
+	return b.current - rand.N(b.current/2) //nolint:gosec // spreads load; guessing it gains nothing
 }

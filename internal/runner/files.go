@@ -95,6 +95,7 @@ func (s *sandbox) fileError(ctx context.Context, operation, path string, err err
 		if _, running := s.running(); running != nil {
 			return running
 		}
+	default:
 	}
 	return apierr.New(reason, "%s %s: %s", operation, path, what).
 		With("filepath", path).With("operation", operation).Because(err)

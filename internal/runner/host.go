@@ -110,11 +110,17 @@ func (h *host) wait() {
 	h.owners.Wait()
 }
 
-// find answers with a sandbox that the runner knows, ended or not.
-func (h *host) find(id string) (*sandbox, error) {
+// lookup answers with a sandbox that the runner knows, ended or not.
+func (h *host) lookup(id string) (s *sandbox, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s, ok := h.sandboxes[id]; ok {
+	s, ok = h.sandboxes[id]
+	return s, ok
+}
+
+// find is lookup for calls that need the sandbox.
+func (h *host) find(id string) (*sandbox, error) {
+	if s, ok := h.lookup(id); ok {
 		return s, nil
 	}
 	return nil, apierr.New(apierr.SandboxNotFound, "sandbox %q does not exist on this runner", id)
@@ -179,8 +185,8 @@ func (h *host) accept(request *runnerv1.CreateSandboxRequest) (*sandbox, error) 
 // delete ends a sandbox and answers when nothing of it is left; nil when the
 // id is unknown.
 func (h *host) delete(ctx context.Context, id string, grace time.Duration) (*runnerv1.SandboxRecord, error) {
-	s, err := h.find(id)
-	if err != nil {
+	s, ok := h.lookup(id)
+	if !ok {
 		return nil, nil
 	}
 	s.requestStop("deleted on request", h.clock.Now().Add(grace))
@@ -192,8 +198,8 @@ func (h *host) delete(ctx context.Context, id string, grace time.Duration) (*run
 
 // forget drops the record of a sandbox that has ended.
 func (h *host) forget(ctx context.Context, id string) error {
-	s, err := h.find(id)
-	if err != nil {
+	s, ok := h.lookup(id)
+	if !ok {
 		return nil
 	}
 	if state := s.snapshot().Status.GetState(); !terminal(state) {

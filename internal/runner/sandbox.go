@@ -152,12 +152,12 @@ func (s *sandbox) stopRequested() (request stopRequest, ok bool) {
 
 // apply moves the sandbox along the table. change edits the new record, whose
 // status has its new state already. What others see is on disk before.
-func (s *sandbox) apply(ctx context.Context, e event, change func(*record)) bool {
+func (s *sandbox) apply(ctx context.Context, e event, change func(*record)) {
 	r := s.snapshot()
 	from := r.Status.GetState()
 	to, ok := next(from, e)
 	if !ok {
-		return false
+		return
 	}
 	r.Status = proto.CloneOf(r.Status)
 	r.Status.State = to
@@ -189,7 +189,6 @@ func (s *sandbox) apply(ctx context.Context, e event, change func(*record)) bool
 	if terminal(to) {
 		s.output.Finish()
 	}
-	return true
 }
 
 func (s *sandbox) fail(ctx context.Context, reason string) {

@@ -225,37 +225,39 @@ func (s *sandbox) terminate(ctx context.Context, a *attachment) {
 // gone or hangs.
 func (s *sandbox) stopMain(ctx context.Context, a *attachment) bool {
 	for {
-		request, ok := s.stopRequested()
-		if !ok {
-			request.kill = s.host.clock.Now()
-		}
-		grace := max(request.kill.Sub(s.host.clock.Now()), 0)
 		stopping, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
-		go func() {
-			done <- s.call(stopping, grace, func(ctx context.Context) error { return s.guest.Stop(ctx, grace) })
-		}()
+		go func() { done <- s.stopByKillTime(stopping) }()
 		var err error
-		again := false
+		sooner := false
 		select {
 		case err = <-done:
+			cancel()
 		case <-a.lost:
-			err = engine.ErrNotRunning
+			cancel()
+			err = errors.Join(engine.ErrNotRunning, <-done)
 		case <-s.stopChanged:
-			again = true
-		}
-		cancel()
-		if again || err == engine.ErrNotRunning {
-			<-done
+			cancel()
+			sooner = true
+			err = <-done // cut short, to be repeated
 		}
 		switch {
-		case again:
+		case sooner:
 			continue
 		case err != nil && ctx.Err() == nil:
 			s.logger.WarnContext(ctx, "a guest did not stop its main process; removing the sandbox", "error", err)
 		}
 		return err == nil
 	}
+}
+
+// stopByKillTime leaves the main process what is left of its grace.
+func (s *sandbox) stopByKillTime(ctx context.Context) error {
+	grace := time.Duration(0)
+	if request, ok := s.stopRequested(); ok {
+		grace = max(request.kill.Sub(s.host.clock.Now()), 0)
+	}
+	return s.call(ctx, grace, func(ctx context.Context) error { return s.guest.Stop(ctx, grace) })
 }
 
 // learnExit waits for the status that follows a stop.

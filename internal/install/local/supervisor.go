@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
@@ -48,7 +49,7 @@ type supervisor struct {
 }
 
 func (i *Installer) supervise(files revisionFiles, env []string, limits cgroup) *supervisor {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:gosec // ended by stop, which Close and Retire call
+	ctx, cancel := context.WithCancel(context.Background())
 	s := &supervisor{installer: i, files: files, env: env, limits: limits, cancel: cancel, ended: make(chan struct{})}
 	i.running.Go(func() {
 		defer close(s.ended)
@@ -160,7 +161,13 @@ func (s *supervisor) observe() install.Observation {
 // setLogAside renames a log that has grown large; the one before it goes.
 func (f revisionFiles) setLogAside() error {
 	info, err := os.Stat(f.log())
-	if err != nil || info.Size() < maxLogBytes {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("measure the runner's log: %w", err)
+	}
+	if info.Size() < maxLogBytes {
 		return nil
 	}
 	if err := os.Rename(f.log(), f.log()+".1"); err != nil {

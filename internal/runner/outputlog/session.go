@@ -14,7 +14,7 @@ const (
 	prefixSize = uint64(len(timeFormat) + 1)
 )
 
-// ErrUnknownSession: the identifier is of no session of this sandbox.
+// ErrUnknownSession says that an identifier is of no session of this sandbox.
 var ErrUnknownSession = errors.New("unknown output session")
 
 // Session is a way to look at the output of one sandbox.
