@@ -19,6 +19,7 @@ const (
 	// How often a terminal is told that its input has ended.
 	firstEndOfFilePause = 20 * time.Millisecond
 	lastEndOfFilePause  = time.Second
+	lookPause           = time.Second
 )
 
 // execution is one process beside the main one, and the connection it is
@@ -105,12 +106,7 @@ func (e *execution) accompany(ctx context.Context, pumps []*pump) {
 	for _, p := range pumps {
 		outputs.Go(func() { _ = p.run() })
 	}
-	select {
-	case <-e.process.ended:
-	case <-lost:
-		e.reaper.killLineage(ctx, e.process)
-	case <-ctx.Done():
-	}
+	e.awaitEnd(ctx, lost)
 	for _, p := range pumps {
 		p.expire()
 	}
@@ -123,6 +119,27 @@ func (e *execution) accompany(ctx context.Context, pumps []*pump) {
 		_ = e.connection.conn.Close()
 	}
 	e.tasks.Wait()
+}
+
+// awaitEnd returns when the process has ended, killing it when the connection
+// is lost. It looks for the end by itself now and then, so that a SIGCHLD that
+// never arrives delays a call instead of hanging it.
+func (e *execution) awaitEnd(ctx context.Context, lost <-chan struct{}) {
+	look := time.NewTicker(lookPause)
+	defer look.Stop()
+	for {
+		select {
+		case <-e.process.ended:
+			return
+		case <-lost:
+			e.reaper.killLineage(ctx, e.process)
+			return
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			e.reaper.collect()
+		}
+	}
 }
 
 func (e *execution) newPumps() ([]*pump, error) {
@@ -214,10 +231,9 @@ func (e *execution) repeatEndOfFile() {
 			return
 		case <-timer.C:
 		}
+		// A key that does not get through is pressed again.
 		_ = e.stdio.stdin.SetWriteDeadline(time.Now().Add(pause))
-		if _, err := e.stdio.stdin.Write([]byte{e.stdio.endOfFileKey()}); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return
-		}
+		_, _ = e.stdio.stdin.Write([]byte{e.stdio.endOfFileKey()})
 		timer.Reset(pause)
 	}
 }
