@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+
+	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/cli/attach"
+	"github.com/sandbar-project/sandbar/internal/cli/client"
+	"github.com/sandbar-project/sandbar/internal/cli/iostreams"
+	"github.com/sandbar-project/sandbar/internal/cli/lifecycle"
+)
+
+const (
+	sandboxCount = 100
+	atATime      = 16
+	kills        = 20
+)
+
+func busyboxSpec() *sandboxv1.SandboxSpec {
+	return &sandboxv1.SandboxSpec{Containers: []*sandboxv1.Container{{
+		Name: "main", Image: "busybox:1", Command: "/bin/sh", Args: []string{"-c", `trap "exit 0" TERM INT; sleep infinity & wait`},
+	}}}
+}
+
+// TestAHundredSandboxesSixteenAtATime: each is created, used and deleted; none
+// fails and nothing is left.
+func TestAHundredSandboxesSixteenAtATime(t *testing.T) {
+	s := start(t)
+	c := s.client()
+	workers, ctx := errgroup.WithContext(t.Context())
+	workers.SetLimit(atATime)
+	for n := range sandboxCount {
+		workers.Go(func() error { return useAndDelete(ctx, c, fmt.Sprintf("hello %d", n)) })
+	}
+	if err := workers.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s.interrupt()
+	s.nothingLeft()
+}
+
+func useAndDelete(ctx context.Context, c *client.Client, greeting string) error {
+	sandboxes := lifecycle.Sandboxes{API: c.Sandboxes, Wait: attach.Sleep}
+	sandbox, err := sandboxes.Create(ctx, busyboxSpec())
+	if err != nil {
+		return fmt.Errorf("create: %w", err)
+	}
+	if _, err = sandboxes.Running(ctx, sandbox, nil); err != nil {
+		return fmt.Errorf("wait for %s: %w", sandbox.GetSandboxId(), err)
+	}
+	if err := greet(ctx, c, sandbox.GetSandboxId(), greeting); err != nil {
+		return err
+	}
+	return sandboxes.Remove(ctx, sandbox.GetSandboxId(), 5)
+}
+
+func greet(ctx context.Context, c *client.Client, id, greeting string) error {
+	var out, complaints strings.Builder
+	code, err := attach.Exec(ctx, c.Sandboxes, iostreams.Buffers(nil, &out, &complaints), attach.ExecOptions{
+		SandboxID: id, Command: []string{"echo", greeting},
+	})
+	if err != nil || code != 0 || out.String() != greeting+"\n" {
+		return fmt.Errorf("exec in %s: code %d, output %q %q: %w", id, code, out.String(), complaints.String(), err)
+	}
+	return nil
+}
+
+// TestKilledAtAnyTimeNothingIsLost: server and runner are killed in turn in the
+// middle of a hundred sandboxes. Afterwards each one that was accepted is usable
+// or reported as ended, and nothing else is there.
+func TestKilledAtAnyTimeNothingIsLost(t *testing.T) {
+	s := start(t, "--keep")
+	c := s.client()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+
+	var mu sync.Mutex
+	accepted := map[string]bool{}
+	var workers errgroup.Group
+	workers.SetLimit(atATime)
+	producing := make(chan struct{})
+	go func() {
+		defer close(producing)
+		for range sandboxCount {
+			workers.Go(func() error {
+				sandbox, err := c.Sandboxes.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{Sandbox: &sandboxv1.Sandbox{Spec: busyboxSpec()}})
+				if err != nil {
+					return nil // Refused in the middle of a crash: the client knows.
+				}
+				mu.Lock()
+				accepted[sandbox.GetSandboxId()] = true
+				mu.Unlock()
+				// Whether its use succeeds depends on what is killed when.
+				_ = greet(ctx, c, sandbox.GetSandboxId(), "hello")
+				return nil
+			})
+		}
+	}()
+	for range kills {
+		s.killRunner()
+		s.crash()
+		s.startDev("--keep")
+		s.awaitRunner()
+	}
+	<-producing
+	if err := workers.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	c = s.client()
+	sandboxes := lifecycle.Sandboxes{API: c.Sandboxes, Wait: attach.Sleep}
+	usable := 0
+	for id := range accepted {
+		eventually(t, id+" is usable or reported gone", func() error {
+			sandbox, err := c.Sandboxes.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: id})
+			if connect.CodeOf(err) == connect.CodeNotFound {
+				t.Errorf("%s was accepted and is forgotten", id)
+				return nil
+			}
+			if err != nil || lifecycle.Ended(sandbox.GetStatus().GetState()) {
+				return err
+			}
+			if err := greet(ctx, c, id, "still here"); err != nil {
+				return err
+			}
+			usable++
+			return sandboxes.Remove(ctx, id, 1)
+		})
+	}
+	t.Logf("%d sandboxes were accepted, %d were usable after the last kill", len(accepted), usable)
+	s.interrupt()
+	s.startDev()
+	s.interrupt()
+	s.nothingLeft()
+}
