@@ -82,8 +82,8 @@ func whatIsMissing() string {
 
 func ociRuntime() string {
 	for _, candidate := range []string{os.Getenv("SANDBAR_RUNTIME"), "runsc", "runc", "crun"} {
-		if path, err := exec.LookPath(candidate); candidate != "" && err == nil {
-			return path
+		if _, err := exec.LookPath(candidate); candidate != "" && err == nil {
+			return candidate
 		}
 	}
 	return ""

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -84,6 +85,9 @@ func findPrograms(options Options) (programs, error) {
 
 func checkRuntime(wanted string) error {
 	if wanted != "" {
+		if !slices.Contains(runtimes, wanted) {
+			return invocation.Usagef("--runtime %q: it must be one of %s, found in PATH", wanted, strings.Join(runtimes, ", "))
+		}
 		if _, err := exec.LookPath(wanted); err != nil {
 			return fmt.Errorf("the OCI runtime %q is not installed: install it, or choose another with --runtime (%s)", wanted, strings.Join(runtimes, ", "))
 		}

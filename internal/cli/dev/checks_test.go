@@ -16,15 +16,16 @@ func ready(t *testing.T) Options {
 		t.Skip("sandbar dev needs root, and so do its checks")
 	}
 	directory := t.TempDir()
-	for _, name := range []string{"fake-runtime", "fake-guest"} {
+	for _, name := range []string{"runc", "fake-guest"} {
 		if err := os.WriteFile(filepath.Join(directory, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+	t.Setenv("PATH", directory)
 	return Options{
 		DataDir: filepath.Join(directory, "data"),
 		Listen:  "127.0.0.1:0",
-		Runtime: filepath.Join(directory, "fake-runtime"),
+		Runtime: "runc",
 		Guest:   filepath.Join(directory, "fake-guest"),
 	}
 }
@@ -39,7 +40,8 @@ func TestEachCheckSaysWhatToDoAndChangesNothing(t *testing.T) {
 		spoil func(*Options)
 		want  string
 	}{
-		"runtime that is not there":     {func(o *Options) { o.Runtime = "no-such-runtime" }, "install it, or choose another with --runtime"},
+		"runtime that is not there":     {func(o *Options) { o.Runtime = "runsc" }, "install it, or choose another with --runtime"},
+		"runtime of another name":       {func(o *Options) { o.Runtime = "/usr/bin/docker" }, "it must be one of runsc, crun, runc"},
 		"guest that is not there":       {func(o *Options) { o.Guest += "-gone" }, "name it with --guest"},
 		"guest that is no program":      {func(o *Options) { o.Guest = "/etc/passwd" }, "name it with --guest"},
 		"port in use":                   {func(o *Options) { o.Listen = taken.Addr().String() }, "choose another port with --listen"},
