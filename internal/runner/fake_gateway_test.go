@@ -20,7 +20,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // fakeGateway takes one runner's enrolment, heartbeats and tunnels.
 type fakeGateway struct {

@@ -169,7 +169,7 @@ func TestRealSandboxes(t *testing.T) {
 	if status := b.await(client, newID(3), ended); status.GetState() != sandboxv1.State_STATE_COMPLETED || status.GetExitCode() != 3 {
 		t.Errorf("ended as %v", status)
 	}
-	b.create(client, 4, shell("tail /dev/zero"))
+	b.create(client, 4, shell("a=0123456789abcdef; while true; do a=$a$a; done"))
 	if status := b.await(client, newID(4), ended); status.GetState() != sandboxv1.State_STATE_FAILED || !strings.HasPrefix(status.GetStateReason(), "OOM killed") {
 		t.Errorf("the memory hog ended as %v", status)
 	}
