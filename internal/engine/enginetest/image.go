@@ -23,7 +23,7 @@ import (
 
 // Image makes an image for this machine with one layer for each list of
 // entries; File makes an entry that has content.
-func Image(t *testing.T, layers ...[]tar.Header) v1.Image {
+func Image(t testing.TB, layers ...[]tar.Header) v1.Image {
 	t.Helper()
 	image := empty.Image
 	config := &v1.ConfigFile{
@@ -58,7 +58,7 @@ func File(path, content string) tar.Header {
 // contentRecord carries a file's content in its header until it is written.
 const contentRecord = "SANDBAR.content"
 
-func opener(t *testing.T, entries []tar.Header) tarball.Opener {
+func opener(t testing.TB, entries []tar.Header) tarball.Opener {
 	t.Helper()
 	var buffer bytes.Buffer
 	archive := tar.NewWriter(&buffer)
@@ -80,7 +80,7 @@ func opener(t *testing.T, entries []tar.Header) tarball.Opener {
 
 // Registry serves images on loopback until the end of the test and returns its
 // "host:port".
-func Registry(t *testing.T) string {
+func Registry(t testing.TB) string {
 	t.Helper()
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
@@ -88,7 +88,7 @@ func Registry(t *testing.T) string {
 }
 
 // Push puts an image, or an index, into a registry.
-func Push(t *testing.T, reference string, what remote.Taggable) {
+func Push(t testing.TB, reference string, what remote.Taggable) {
 	t.Helper()
 	parsed, err := name.ParseReference(reference, name.Insecure)
 	if err != nil {

@@ -189,7 +189,7 @@ func checkFoundAndRemoved(t *testing.T, e *Engine, step string) {
 }
 
 // pullTestImage gives an engine an image with nothing in it.
-func pullTestImage(t *testing.T, e *Engine) engine.Image {
+func pullTestImage(t testing.TB, e *Engine) engine.Image {
 	t.Helper()
 	reference := enginetest.Registry(t) + "/test/empty:1"
 	enginetest.Push(t, reference, enginetest.Image(t))
