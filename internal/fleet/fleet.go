@@ -115,9 +115,11 @@ func (f *Fleet) stop(ctx context.Context, gw Gateway, key gateway.RunnerKey, kin
 		return err
 	}
 	installer := f.cfg.Installers[kind]
-	if endSandboxes && f.Registry.connected(key) {
-		if err := gw.DrainRunner(ctx, key, drainGrace); err != nil {
-			return fmt.Errorf("end the sandboxes of runner %s: %w", key.RunnerID, err)
+	drained := endSandboxes
+	if endSandboxes {
+		if err := f.drainForStop(ctx, gw, key); err != nil {
+			drained = false
+			f.cfg.Logger.WarnContext(ctx, "sandboxes are left for the next start to end", "org_id", key.OrganizationID, "runner_id", key.RunnerID, "error", err)
 		}
 	}
 	revisions, err := installer.Revisions(ctx, key.OrganizationID, key.RunnerID)
@@ -130,5 +132,20 @@ func (f *Fleet) stop(ctx context.Context, gw Gateway, key gateway.RunnerKey, kin
 			failures = append(failures, fmt.Errorf("stop revision %d of runner %s: %w", revision, key.RunnerID, err))
 		}
 	}
+	if tidier, ok := installer.(install.Tidier); ok && drained && len(failures) == 0 {
+		if err := tidier.Tidy(ctx, key.OrganizationID, key.RunnerID); err != nil {
+			failures = append(failures, fmt.Errorf("tidy up after runner %s: %w", key.RunnerID, err))
+		}
+	}
 	return errors.Join(failures...)
+}
+
+// stopDrainTimeout bounds the end of a runner's sandboxes at a stop. A runner
+// that has just been started has this long to connect and hear of it.
+const stopDrainTimeout = drainGrace + 30*time.Second
+
+func (f *Fleet) drainForStop(ctx context.Context, gw Gateway, key gateway.RunnerKey) error {
+	ctx, cancel := context.WithTimeout(ctx, stopDrainTimeout)
+	defer cancel()
+	return gw.DrainRunner(ctx, key, drainGrace)
 }

@@ -63,3 +63,11 @@ type Installer interface {
 	// cluster. Sandboxes must be gone before.
 	Uninstall(ctx context.Context, organizationID, runnerID string) error
 }
+
+// Tidier is an Installer whose runners leave something on the machine that is
+// better not left there while they are stopped.
+type Tidier interface {
+	// Tidy takes away what a runner without sandboxes and without revisions put
+	// on the cluster, but for its images. Ensure puts it back.
+	Tidy(ctx context.Context, organizationID, runnerID string) error
+}

@@ -106,6 +106,8 @@ type system struct {
 	before    enginetest.Snapshot
 	dev       *exec.Cmd
 	env       []string
+	// engine is what the runner's engine names its things after.
+	engine string
 }
 
 // start starts the system and declares a runner, which is ready when it
@@ -127,28 +129,37 @@ func start(t *testing.T, arguments ...string) *system {
 	return s
 }
 
+// marks are in the names of all that this system makes, and of nothing else on
+// the machine.
 func (s *system) marks() []string {
 	marks := []string{s.directory}
-	configs, err := filepath.Glob(filepath.Join(s.directory, "server/runners/*/*/revisions/*/config.json"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, path := range configs {
-		var config struct {
-			Engine struct {
-				Name string `json:"name"`
-			} `json:"engine"`
-		}
-		content, err := os.ReadFile(path)
-		if err == nil {
-			err = json.Unmarshal(content, &config)
-		}
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		marks = append(marks, config.Engine.Name, strings.ReplaceAll(config.Engine.Name, "-", "_"))
+	if s.engine != "" {
+		marks = append(marks, s.engine, strings.ReplaceAll(s.engine, "-", "_"))
 	}
 	return marks
+}
+
+// readEngineName takes the name from the runner's configuration, which goes
+// when the runner is stopped.
+func (s *system) readEngineName() {
+	s.t.Helper()
+	configs, err := filepath.Glob(filepath.Join(s.directory, "server/runners/*/*/revisions/*/config.json"))
+	if err != nil || len(configs) != 1 {
+		s.t.Fatalf("want one configuration of a runner, got %v, %v", configs, err)
+	}
+	var config struct {
+		Engine struct {
+			Name string `json:"name"`
+		} `json:"engine"`
+	}
+	content, err := os.ReadFile(configs[0])
+	if err == nil {
+		err = json.Unmarshal(content, &config)
+	}
+	if err != nil || config.Engine.Name == "" {
+		s.t.Fatalf("read the engine's name: %q, %v", config.Engine.Name, err)
+	}
+	s.engine = config.Engine.Name
 }
 
 // startDev returns when the system says that it is ready.
@@ -234,6 +245,7 @@ func (s *system) declareRunner() {
 		s.t.Fatal(err)
 	}
 	s.awaitRunner()
+	s.readEngineName()
 }
 
 // awaitRunner returns when the runner takes sandboxes.

@@ -287,12 +287,7 @@ func (i *Installer) uninstall(ctx context.Context, of runnerFiles) error {
 			delete(i.refused, files)
 		}
 	}
-	// Without a data directory no engine has ever run.
-	if _, err := os.Stat(of.engine()); err == nil {
-		if err := i.options.UninstallEngine(ctx, of.uninstall()); err != nil {
-			return err
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	if err := i.uninstallEngine(ctx, of); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(string(of)); err != nil {
@@ -303,4 +298,30 @@ func (i *Installer) uninstall(ctx context.Context, of runnerFiles) error {
 		i.options.Logger.Debug("the organization's directory stays", "error", err)
 	}
 	return nil
+}
+
+// Tidy takes away what the engine put on the machine beside its images.
+func (i *Installer) Tidy(ctx context.Context, organizationID, runnerID string) error {
+	of, err := i.options.runnerFiles(organizationID, runnerID)
+	if err != nil {
+		return fmt.Errorf("tidy up after a runner: %w", err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err := i.uninstallEngine(ctx, of); err != nil {
+		return fmt.Errorf("tidy up after runner %s: %w", runnerID, err)
+	}
+	return nil
+}
+
+func (i *Installer) uninstallEngine(ctx context.Context, of runnerFiles) error {
+	_, err := os.Stat(of.engine())
+	if errors.Is(err, fs.ErrNotExist) {
+		// Without a data directory no engine has ever run.
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return i.options.UninstallEngine(ctx, of.uninstall())
 }
