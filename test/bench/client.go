@@ -53,7 +53,11 @@ func (s *system) create(ctx context.Context) (string, error) {
 	sandbox, err := s.sandboxes.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{Sandbox: &sandboxv1.Sandbox{
 		Spec: &sandboxv1.SandboxSpec{Containers: []*sandboxv1.Container{{
 			Name: "main", Image: image, Command: "/bin/sleep", Args: []string{"100000"},
-			Resources: &sandboxv1.Resources{Cpu: "10m", Memory: "64Mi"},
+			// Requests that fit many times, limits that do not slow it down.
+			ResourceRequirements: &sandboxv1.ResourceRequirements{
+				Requests: &sandboxv1.Resources{Cpu: "1m", Memory: "16Mi"},
+				Limits:   &sandboxv1.Resources{Cpu: "2", Memory: "256Mi"},
+			},
 		}}},
 	}})
 	for ; err == nil; sandbox, err = s.sandboxes.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: sandbox.GetSandboxId()}) {

@@ -135,7 +135,10 @@ func (s *system) makeRunner(ctx context.Context, runners sandboxv1connect.Runner
 func (s *system) stop() error {
 	var errs []error
 	if s.dev != nil && s.dev.Process != nil {
-		errs = append(errs, s.dev.Process.Signal(os.Interrupt), s.dev.Wait())
+		if err := errors.Join(s.dev.Process.Signal(os.Interrupt), s.dev.Wait()); err != nil {
+			// What still runs is mounted below the directory.
+			return fmt.Errorf("stop sandbar dev, which leaves %s: %w", s.directory, err)
+		}
 	}
 	if s.registry != nil {
 		s.registry.Close()

@@ -114,6 +114,14 @@ type system struct {
 // returns.
 func start(t *testing.T, arguments ...string) *system {
 	t.Helper()
+	s := startEmpty(t, arguments...)
+	s.declareRunner()
+	return s
+}
+
+// startEmpty starts the system without a runner.
+func startEmpty(t *testing.T, arguments ...string) *system {
+	t.Helper()
 	if missing != "" {
 		t.Skip("the whole system cannot run here: " + missing)
 	}
@@ -125,7 +133,6 @@ func start(t *testing.T, arguments ...string) *system {
 	s.before = before
 	s.startDev(arguments...)
 	t.Cleanup(s.kill)
-	s.declareRunner()
 	return s
 }
 
