@@ -6,8 +6,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
@@ -83,39 +85,49 @@ func TestKilledAtAnyTimeNothingIsLost(t *testing.T) {
 
 	var mu sync.Mutex
 	accepted := map[string]bool{}
-	var workers errgroup.Group
+	var served int
+	workers, workCtx := errgroup.WithContext(ctx)
 	workers.SetLimit(atATime)
-	producing := make(chan struct{})
+	// The kills below need Go to hand out work meanwhile.
+	handedOut := make(chan struct{})
 	go func() {
-		defer close(producing)
+		defer close(handedOut)
 		for range sandboxCount {
 			workers.Go(func() error {
-				sandbox, err := c.Sandboxes.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{Sandbox: &sandboxv1.Sandbox{Spec: busyboxSpec()}})
+				sandbox, err := createThroughCrashes(workCtx, c)
 				if err != nil {
-					return nil // Refused in the middle of a crash: the client knows.
+					return err
 				}
 				mu.Lock()
+				defer mu.Unlock()
 				accepted[sandbox.GetSandboxId()] = true
-				mu.Unlock()
-				// Whether its use succeeds depends on what is killed when.
-				_ = greet(ctx, c, sandbox.GetSandboxId(), "hello")
 				return nil
 			})
 		}
 	}()
-	for range kills {
+	for round := range kills {
+		eventually(t, "sandboxes are being created", func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			if wanted := round * sandboxCount / kills; len(accepted) < wanted {
+				return fmt.Errorf("%d of %d are accepted", len(accepted), wanted)
+			}
+			return nil
+		})
 		s.killRunner()
 		s.crash()
 		s.startDev("--keep")
-		s.awaitRunner()
 	}
-	<-producing
+	s.awaitRunner()
+	<-handedOut
 	if err := workers.Wait(); err != nil {
 		t.Fatal(err)
 	}
+	if len(accepted) != sandboxCount {
+		t.Errorf("%d different sandboxes were made for %d requests", len(accepted), sandboxCount)
+	}
 	c = s.client()
 	sandboxes := lifecycle.Sandboxes{API: c.Sandboxes, Wait: attach.Sleep}
-	usable := 0
 	for id := range accepted {
 		eventually(t, id+" is usable or reported gone", func() error {
 			sandbox, err := c.Sandboxes.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: id})
@@ -129,13 +141,28 @@ func TestKilledAtAnyTimeNothingIsLost(t *testing.T) {
 			if err := greet(ctx, c, id, "still here"); err != nil {
 				return err
 			}
-			usable++
+			served++
 			return sandboxes.Remove(ctx, id, 1)
 		})
 	}
-	t.Logf("%d sandboxes were accepted, %d were usable after the last kill", len(accepted), usable)
+	t.Logf("%d sandboxes were accepted, %d were usable after the last kill", len(accepted), served)
 	s.interrupt()
 	s.startDev()
 	s.interrupt()
 	s.nothingLeft()
+}
+
+// createThroughCrashes asks for one sandbox until it is accepted, under one
+// request id, as a client does that does not give up.
+func createThroughCrashes(ctx context.Context, c *client.Client) (*sandboxv1.Sandbox, error) {
+	request := &sandboxv1.CreateSandboxRequest{Sandbox: &sandboxv1.Sandbox{Spec: busyboxSpec()}, RequestId: uuid.NewString()}
+	for {
+		sandbox, err := c.Sandboxes.CreateSandbox(ctx, request)
+		if err == nil {
+			return sandbox, nil
+		}
+		if e := attach.Sleep(ctx, 100*time.Millisecond); e != nil {
+			return nil, fmt.Errorf("the last answer was %w: %w", err, e)
+		}
+	}
 }

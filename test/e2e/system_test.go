@@ -132,7 +132,7 @@ func startEmpty(t *testing.T, arguments ...string) *system {
 	}
 	s.before = before
 	s.startDev(arguments...)
-	t.Cleanup(s.kill)
+	t.Cleanup(s.end)
 	return s
 }
 
@@ -245,7 +245,7 @@ func (s *system) declareRunner() {
 			RunnerId: s.getenv("TF_VAR_runner_id"), Zone: s.getenv("TF_VAR_zone"), ClusterId: s.getenv("TF_VAR_cluster_id"),
 		},
 		Policy: &sandboxv1.Policy{Constraints: &sandboxv1.PolicyConstraints{Resources: &sandboxv1.ResourceConstraints{
-			DefaultCpu: "50m", DefaultMemory: "64Mi", MaxCpu: "1",
+			DefaultCpu: "10m", DefaultMemory: "64Mi", MaxCpu: "1",
 		}}},
 	}})
 	if err != nil {
@@ -341,16 +341,15 @@ func (s *system) crash() {
 	s.dev = nil
 }
 
-// kill is the end of a test: whatever it left is ended, in good order if the
-// system still runs.
-func (s *system) kill() {
+// end is for a test that has failed half way: whatever it left is ended, what
+// was to be kept too.
+func (s *system) end() {
 	if s.dev == nil {
 		return
 	}
-	_ = s.dev.Process.Signal(os.Interrupt)
-	if err := s.dev.Wait(); err != nil {
-		s.t.Errorf("sandbar dev ended with %v:\n%s", err, s.log())
-	}
+	s.interrupt()
+	s.startDev()
+	s.interrupt()
 }
 
 // runnerProcess is the PID of the runner's process.
