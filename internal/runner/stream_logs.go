@@ -22,11 +22,12 @@ const (
 	logInterrupted         = "STREAM_INTERRUPTED"
 )
 
-// A finite read in the first earlyLife of a sandbox waits until its output has
-// been quiet for quietTime, at most until earlyLife is over: what a process
-// prints at its start is on its way when the sandbox becomes RUNNING.
+// A finite read in the first earlyLife of a sandbox waits until output has come
+// and has then been quiet for quietTime, at most until earlyLife is over: what
+// a process prints at its start is on its way when the sandbox becomes RUNNING,
+// and a shell in gVisor on a busy machine takes a second to get there.
 const (
-	earlyLife = time.Second
+	earlyLife = 3 * time.Second
 	quietTime = 150 * time.Millisecond
 )
 
@@ -146,10 +147,15 @@ func (s *sandbox) settleOutput(ctx context.Context) error {
 	for {
 		changed := s.output.Changed()
 		quiet := clock.NewTimer(quietTime)
+		passed := quiet.C()
+		if s.output.Source() == 0 {
+			// Nothing has come that could be quiet.
+			passed = nil
+		}
 		select {
 		case <-changed:
 			quiet.Stop()
-		case <-quiet.C():
+		case <-passed:
 			return nil
 		case <-over.C():
 			quiet.Stop()

@@ -320,6 +320,15 @@ func TestLogsPrintedAtTheStartAreReadable(t *testing.T) {
 	}
 }
 
+func TestAFiniteReadWaitsForTheFirstOutputOfASlowStart(t *testing.T) {
+	b := newBench(t)
+	client, _ := b.serve()
+	id := b.mustRun(client, 1, shell("sleep 0.5; echo at last; sleep 1000"))
+	if got, _ := b.logs(client, &sandboxv1.StreamLogsRequest{SandboxId: id}, ""); got != "at last\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestExecOutputIsNotInTheLogs(t *testing.T) {
 	b := newBench(t)
 	client, _ := b.serve()
