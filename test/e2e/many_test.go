@@ -25,9 +25,15 @@ const (
 	kills        = 20
 )
 
+// busyboxSpec asks for so little that a hundred fit the smallest machine, and
+// may use more, since a start takes a tenth of a second of CPU in gVisor.
 func busyboxSpec() *sandboxv1.SandboxSpec {
 	return &sandboxv1.SandboxSpec{Containers: []*sandboxv1.Container{{
 		Name: "main", Image: "busybox:1", Command: "/bin/sh", Args: []string{"-c", `trap "exit 0" TERM INT; sleep infinity & wait`},
+		ResourceRequirements: &sandboxv1.ResourceRequirements{
+			Requests: &sandboxv1.Resources{Cpu: "10m", Memory: "64Mi"},
+			Limits:   &sandboxv1.Resources{Cpu: "1", Memory: "128Mi"},
+		},
 	}}}
 }
 

@@ -245,7 +245,7 @@ func (s *system) declareRunner() {
 			RunnerId: s.getenv("TF_VAR_runner_id"), Zone: s.getenv("TF_VAR_zone"), ClusterId: s.getenv("TF_VAR_cluster_id"),
 		},
 		Policy: &sandboxv1.Policy{Constraints: &sandboxv1.PolicyConstraints{Resources: &sandboxv1.ResourceConstraints{
-			DefaultCpu: "10m", DefaultMemory: "64Mi", MaxCpu: "1",
+			DefaultCpu: "100m", DefaultMemory: "128Mi", MaxCpu: "1",
 		}}},
 	}})
 	if err != nil {
