@@ -10,15 +10,13 @@ import (
 	"net/http"
 	"strings"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 // Conn is the gateway's end of a tunnel: an http.RoundTripper whose requests
 // go to the runner's handler. The scheme and host of their URLs do not matter;
 // use http. Safe for concurrent use.
 type Conn struct {
-	client *http2.ClientConn
+	client *http.ClientConn
 	conn   *upgradedConn
 }
 
@@ -52,14 +50,16 @@ func (b *cancelledBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// Ping measures whether the runner answers at all.
-func (c *Conn) Ping(ctx context.Context) error { return c.client.Ping(ctx) }
-
 // Usable says whether new requests can be sent: the connection is open and the
-// runner has not announced that it is leaving.
+// runner has not announced that it is leaving. It means something once a first
+// request has been answered.
 func (c *Conn) Usable() bool {
-	state := c.client.State()
-	return !state.Closed && !state.Closing
+	if c.client.Err() != nil {
+		return false
+	}
+	// There is no room on a connection that the runner leaves, nor on a full
+	// one, where requests wait for their turn.
+	return c.client.Available() > 0 || c.client.InFlight() >= maxStreams
 }
 
 // Done is closed when the connection has ended, whoever ended it.
@@ -89,7 +89,6 @@ type HandlerOptions[Identity any] struct {
 // answers 426 to anything else.
 func Handler[Identity any](opts HandlerOptions[Identity]) http.Handler {
 	keepalive := opts.Keepalive.withDefaults()
-	transport := newTransport(keepalive)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost || !isUpgrade(r.Header) || r.ProtoMajor != 1 {
 			w.Header().Set("Upgrade", Protocol)
@@ -111,7 +110,7 @@ func Handler[Identity any](opts HandlerOptions[Identity]) http.Handler {
 			refuse(w, http.StatusServiceUnavailable, "the server cannot check the credential now; try again")
 			return
 		}
-		conn, err := accept(w, transport)
+		conn, err := accept(w, r, keepalive)
 		if err != nil {
 			opts.Logger.WarnContext(r.Context(), "accept a tunnel", "remote", r.RemoteAddr, "error", err)
 			return
@@ -123,42 +122,22 @@ func Handler[Identity any](opts HandlerOptions[Identity]) http.Handler {
 	})
 }
 
-func newTransport(keepalive Keepalive) *http2.Transport {
-	transport, err := http2.ConfigureTransports(&http.Transport{
-		HTTP2: &http.HTTP2Config{
-			MaxReceiveBufferPerConnection: connectionWindow,
-			MaxReceiveBufferPerStream:     streamWindow,
-			SendPingTimeout:               keepalive.Silence,
-			PingTimeout:                   keepalive.PingTimeout,
-		},
-	})
-	if err != nil {
-		// Only a transport that has been given HTTP/2 before is refused.
-		panic(fmt.Sprintf("tunnel: configure HTTP/2: %v", err))
-	}
-	transport.AllowHTTP = true
-	transport.DisableCompression = true
-	// Wait for a free stream instead of failing when there are too many.
-	transport.StrictMaxConcurrentStreams = true
-	return transport
-}
-
 // accept takes the connection over from HTTP/1.1 and starts HTTP/2 on it.
-func accept(w http.ResponseWriter, transport *http2.Transport) (*Conn, error) {
+func accept(w http.ResponseWriter, r *http.Request, keepalive Keepalive) (*Conn, error) {
 	raw, buffer, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, "the connection cannot be taken over")
 		return nil, fmt.Errorf("take over the connection: %w", err)
 	}
 	conn := newUpgradedConn(raw, buffer.Reader)
-	client, err := switchProtocols(conn, transport)
+	client, err := switchProtocols(r.Context(), conn, keepalive)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return &Conn{client: client, conn: conn}, nil
 }
 
-func switchProtocols(conn *upgradedConn, transport *http2.Transport) (*http2.ClientConn, error) {
+func switchProtocols(ctx context.Context, conn *upgradedConn, keepalive Keepalive) (*http.ClientConn, error) {
 	// The HTTP server's own deadlines end here.
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("reset the deadline: %w", err)
@@ -167,7 +146,14 @@ func switchProtocols(conn *upgradedConn, transport *http2.Transport) (*http2.Cli
 	if _, err := conn.Write([]byte(answer)); err != nil {
 		return nil, fmt.Errorf("answer the upgrade: %w", err)
 	}
-	client, err := transport.NewClientConn(conn)
+	transport := &http.Transport{
+		// A transport makes its connections itself; this one has but one to give.
+		DialContext:        func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		DisableCompression: true,
+		Protocols:          http2Only(),
+		HTTP2:              http2Config(keepalive),
+	}
+	client, err := transport.NewClientConn(ctx, "http", "runner:80")
 	if err != nil {
 		return nil, fmt.Errorf("start HTTP/2: %w", err)
 	}

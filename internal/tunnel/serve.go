@@ -4,14 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"sync"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 // The pauses between attempts to connect.
@@ -67,7 +65,7 @@ func Serve(ctx context.Context, opts Options) error {
 		connected, err := serveOnce(ctx, opts)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // The caller wanted it to end, and how the connection took it is told to Disconnected.
 		case errors.Is(err, ErrUnauthorized):
 			return err
 		}
@@ -105,54 +103,52 @@ func serveOnce(ctx context.Context, opts Options) (connected bool, err error) {
 // serveConn answers requests until the connection ends, and returns when every
 // handler has.
 func serveConn(ctx context.Context, conn *upgradedConn, opts Options) error {
-	keepalive := opts.Keepalive.withDefaults()
 	handlers := &tracker{handler: opts.Handler}
-	base := &http.Server{
-		Handler:           handlers,
+	config := http2Config(opts.Keepalive.withDefaults())
+	config.MaxConcurrentStreams = maxStreams
+	config.MaxReadFrameSize = frameSize
+	server := &http.Server{
+		Handler: handlers,
+		// Requests may outlive ctx by the time to drain.
+		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 		ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelDebug),
 		ReadHeaderTimeout: handshakeTimeout,
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams:          maxStreams,
-			MaxReadFrameSize:              frameSize,
-			MaxReceiveBufferPerConnection: connectionWindow,
-			MaxReceiveBufferPerStream:     streamWindow,
-			SendPingTimeout:               keepalive.Silence,
-			PingTimeout:                   keepalive.PingTimeout,
-		},
+		Protocols:         http2Only(),
+		HTTP2:             config,
 	}
-	server := &http2.Server{}
-	if err := http2.ConfigureServer(base, server); err != nil {
-		return errors.Join(fmt.Errorf("configure HTTP/2: %w", err), conn.Close())
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		_ = server.Serve(newListener(conn)) // returns what ended it: the calls of Shutdown and Close below
+	})
+	select {
+	case <-conn.closed:
+	case <-ctx.Done():
+		drain(ctx, server, conn, opts.DrainTimeout)
 	}
-
-	var drain sync.WaitGroup
-	drain.Go(func() {
-		select {
-		case <-conn.closed:
-			return
-		case <-ctx.Done():
-		}
-		// There is no listener to wait for: this only announces the end to the
-		// gateway, and HTTP/2 closes the connection after the last stream.
-		_ = base.Shutdown(context.WithoutCancel(ctx))
-		timer := time.NewTimer(opts.DrainTimeout)
-		defer timer.Stop()
-		select {
-		case <-conn.closed:
-		case <-timer.C:
-			_ = conn.Close()
-		}
-	})
-	server.ServeConn(conn, &http2.ServeConnOpts{
-		// Requests may outlive ctx by the time to drain.
-		Context:    context.WithoutCancel(ctx),
-		BaseConfig: base,
-		Handler:    handlers,
-	})
+	_ = server.Close()
 	_ = conn.Close()
-	drain.Wait()
+	serving.Wait()
 	handlers.wait()
 	return errEnded
+}
+
+// drain announces the end to the gateway and lets requests finish for a while.
+// HTTP/2 closes the connection after the last of them.
+func drain(ctx context.Context, server *http.Server, conn *upgradedConn, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		select {
+		case <-conn.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	// It fails when the time was too short, and its caller closes the connection.
+	_ = server.Shutdown(ctx)
+	cancel()
+	waiting.Wait()
 }
 
 // tracker knows which handlers run: HTTP/2 does not wait for them.
