@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ErrTokenNotFound: the store has no such token.
+// ErrTokenNotFound says that the store has no such token.
 var ErrTokenNotFound = errors.New("token not found")
 
 // HashSize is the length of a secret's hash in bytes (SHA-256).

@@ -53,12 +53,12 @@ func checkMask(paths []string) ([]string, []apierr.Violation) {
 
 // refusedPath says why a path is refused, and names the nearest allowed one.
 func refusedPath(path string, allowed []string) apierr.Violation {
-	switch {
-	case path == "*":
+	switch path {
+	case "*":
 		return maskViolation("\"*\" is not allowed; name the fields to change: %s", strings.Join(allowed, ", "))
-	case path == "spec":
+	case "spec":
 		return maskViolation("\"spec\" is too wide; name the fields in it: %s", strings.Join(specPaths(allowed), ", "))
-	case path == "identity" || path == "identity.runner_id" || path == "identity.zone" || path == "identity.cluster_id":
+	case "identity", "identity.runner_id", "identity.zone", "identity.cluster_id":
 		return maskViolation("%q cannot be changed; delete the runner and create another, or change only %s", path, pathGroup)
 	}
 	for _, candidate := range allowed {

@@ -61,7 +61,7 @@ func BenchmarkExec(b *testing.B) {
 }
 
 func execToEnd(b *testing.B, c clients, id string, command ...string) {
-	stream := startExec(b, b.Context(), c, id, command...)
+	stream := startExec(b.Context(), b, c, id, command...)
 	if err := stream.CloseRequest(); err != nil {
 		b.Fatal(err)
 	}

@@ -309,8 +309,9 @@ func final(err error) bool {
 	switch sent.Code() {
 	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeDeadlineExceeded, connect.CodeAborted:
 		return false
+	default:
+		return true
 	}
-	return true
 }
 
 func messageOf(err error) string {

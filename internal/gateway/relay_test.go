@@ -20,7 +20,7 @@ import (
 
 type execStream = connect.BidiStreamForClientSimple[sandboxv1.ExecStreamRequest, sandboxv1.ExecStreamResponse]
 
-func startExec(t testing.TB, ctx context.Context, c clients, id string, command ...string) *execStream {
+func startExec(ctx context.Context, t testing.TB, c clients, id string, command ...string) *execStream {
 	t.Helper()
 	stream, err := c.StreamExec(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func receive(t testing.TB, stream *execStream) *sandboxv1.ExecStreamResponse {
 
 func TestAHalfClosedExecRunsToItsEndAndReadyComesFirst(t *testing.T) { // traps 1, 2, 6
 	_, _, c := ready(t)
-	stream := startExec(t, t.Context(), c, create(t, c).GetSandboxId(), "echo", "hello")
+	stream := startExec(t.Context(), t, c, create(t, c).GetSandboxId(), "echo", "hello")
 	if err := stream.CloseRequest(); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestAHalfClosedExecRunsToItsEndAndReadyComesFirst(t *testing.T) { // traps 
 
 func TestInputFlowsAndCloseIsPassedOn(t *testing.T) { // trap 5
 	_, _, c := ready(t)
-	stream := startExec(t, t.Context(), c, create(t, c).GetSandboxId(), "cat")
+	stream := startExec(t.Context(), t, c, create(t, c).GetSandboxId(), "cat")
 	receive(t, stream)
 	for _, text := range []string{"one", "two"} {
 		if err := stream.Send(&sandboxv1.ExecStreamRequest{Message: &sandboxv1.ExecStreamRequest_Stdin{Stdin: []byte(text)}}); err != nil {
@@ -90,7 +90,7 @@ func TestACancelledExecIsKilledAndHarmsNothing(t *testing.T) { // traps 8, 9
 	_, h, c := ready(t)
 	id := create(t, c).GetSandboxId()
 	ctx, cancel := context.WithCancel(t.Context())
-	stream := startExec(t, ctx, c, id, "hang")
+	stream := startExec(ctx, t, c, id, "hang")
 	receive(t, stream)
 	cancel()
 	<-h.killed
@@ -110,7 +110,7 @@ func TestACancelledExecIsKilledAndHarmsNothing(t *testing.T) { // traps 8, 9
 func TestAStreamWithoutAnExitIsAnError(t *testing.T) { // trap 3
 	_, _, c := ready(t)
 	id := create(t, c).GetSandboxId()
-	stream := startExec(t, t.Context(), c, id, "vanish")
+	stream := startExec(t.Context(), t, c, id, "vanish")
 	receive(t, stream)
 	_, err := stream.Receive()
 	wantReason(t, err, apierr.RunnerUnavailable)
@@ -144,7 +144,7 @@ func TestAReaderThatStopsHoldsTheProcessBackAndNobodyElse(t *testing.T) {
 	id := create(t, c).GetSandboxId()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stuck := startExec(t, ctx, c, id, "endless")
+	stuck := startExec(ctx, t, c, id, "endless")
 	receive(t, stuck)
 	var group errgroup.Group
 	for range 20 {

@@ -9,8 +9,8 @@ import (
 	runnerv1 "github.com/sandbar-project/sandbar/api/sandbar/runner/v1"
 )
 
-// ErrUnknownCredential: no runner has that enrolment token or credential, or
-// its revision is no longer wanted.
+// ErrUnknownCredential says that no runner has that enrolment token or
+// credential, or that its revision is no longer wanted.
 var ErrUnknownCredential = errors.New("unknown runner credential")
 
 // RunnerKey names a runner.

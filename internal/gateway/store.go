@@ -8,7 +8,7 @@ import (
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 )
 
-// ErrSandboxNotFound: the store has no such sandbox in that organization.
+// ErrSandboxNotFound says that the store has no such sandbox in that organization.
 var ErrSandboxNotFound = errors.New("sandbox not found")
 
 // Record is a sandbox as the store keeps it.

@@ -3,6 +3,7 @@ package guest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 
 	guestv1 "github.com/sandbar-project/sandbar/api/sandbar/guest/v1"
@@ -24,7 +25,7 @@ func (c *Client) ReadFile(ctx context.Context, path string, maxBytes int64) (io.
 	}
 	reader := &fileReader{call: call}
 	// The first response tells whether the file can be read at all.
-	if reader.err = reader.fill(); reader.err != nil && reader.err != io.EOF {
+	if reader.err = reader.fill(); reader.err != nil && !errors.Is(reader.err, io.EOF) {
 		call.close()
 		return nil, reader.err
 	}

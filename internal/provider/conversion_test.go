@@ -112,6 +112,7 @@ func asSet(list protoreflect.List, field protoreflect.FieldDescriptor) {
 			key = string(raw)
 		case protoreflect.EnumKind:
 			key = string(rune(list.Get(i).Enum()))
+		default: // its text will do
 		}
 		byKey[key] = list.Get(i)
 	}

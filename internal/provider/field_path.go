@@ -21,10 +21,10 @@ type step struct {
 func fieldSteps(field string) []step {
 	var steps []step
 	for field != "" {
-		switch {
-		case field[0] == '.':
+		switch field[0] {
+		case '.':
 			field = field[1:]
-		case field[0] == '[':
+		case '[':
 			inside, rest, found := strings.Cut(field[1:], "]")
 			if !found {
 				return steps

@@ -23,7 +23,7 @@ func (r *runnerResource) Delete(ctx context.Context, req resource.DeleteRequest,
 	if err == nil {
 		err = r.awaitGone(ctx, id)
 	}
-	switch still := (*notGone)(nil); {
+	switch still := (*notGoneError)(nil); {
 	case err == nil:
 	case errors.As(err, &still):
 		resp.Diagnostics.AddError("Managed Runner Deletion Incomplete", still.Error())
@@ -32,14 +32,14 @@ func (r *runnerResource) Delete(ctx context.Context, req resource.DeleteRequest,
 	}
 }
 
-// notGone says that a runner outlived the wait for its deletion.
-type notGone struct {
+// notGoneError says that a runner outlived the wait for its deletion.
+type notGoneError struct {
 	id     string
 	waited time.Duration
 	status sandboxv1.RunnerInstallStatus
 }
 
-func (e *notGone) Error() string {
+func (e *notGoneError) Error() string {
 	return fmt.Sprintf("The runner %q is still there after %s, with status %s. Its deletion goes on; run terraform destroy again to wait for its end.",
 		e.id, e.waited, e.status)
 }
@@ -63,7 +63,7 @@ func (r *runnerResource) awaitGone(ctx context.Context, id string) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limit.C:
-			return &notGone{id: id, waited: r.client.pace.DeletionLimit, status: got.GetInstallStatus()}
+			return &notGoneError{id: id, waited: r.client.pace.DeletionLimit, status: got.GetInstallStatus()}
 		case <-tick.C:
 		}
 	}

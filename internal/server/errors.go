@@ -69,10 +69,8 @@ func (e *errorInterceptor) translate(ctx context.Context, procedure string, err 
 // causes tells what Because has recorded too, which the message leaves out.
 func causes(err error) string {
 	text := err.Error()
-	if unwrapped, ok := err.(interface{ Unwrap() error }); ok { //nolint:errorlint // One level is what is printed.
-		if cause := unwrapped.Unwrap(); cause != nil {
-			text += ": " + cause.Error()
-		}
+	if cause := errors.Unwrap(err); cause != nil {
+		text += ": " + cause.Error()
 	}
 	return text
 }

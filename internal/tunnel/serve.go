@@ -75,7 +75,7 @@ func Serve(ctx context.Context, opts Options) error {
 		wait := pause - time.Duration(opts.Random()*float64(pause)/2)
 		opts.Logger.WarnContext(ctx, "the tunnel is down", "error", err, "retry_in", wait)
 		if opts.Sleep(ctx, wait) != nil {
-			return nil
+			return nil //nolint:nilerr // The caller wanted it to end; err has been logged.
 		}
 		pause = min(2*pause, maxPause)
 	}

@@ -23,7 +23,7 @@ import (
 // frameBytes is the most that one frame of input carries.
 const frameBytes = 32 << 10
 
-// ErrNoExit: the stream ended and nothing said how the process did.
+// ErrNoExit says that the stream ended and nothing told how the process did.
 var ErrNoExit = errors.New("the stream ended before the command's exit code arrived; the command may not have finished")
 
 // StreamError is what a stream says instead of an exit code.
@@ -66,7 +66,7 @@ func Exec(ctx context.Context, sandboxes sandboxv1connect.SandboxServiceClient, 
 		return 0, err
 	}
 	session := &execSession{streams: streams, options: options, stream: stream, abandon: cancel}
-	defer stream.CloseResponse()
+	defer func() { _ = stream.CloseResponse() }()
 
 	if options.TTY {
 		restore, err := streams.Raw()

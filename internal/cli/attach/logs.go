@@ -103,7 +103,7 @@ func (f *follower) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }()
 	for stream.Receive() {
 		entry := stream.Msg()
 		if e := entry.GetError(); e != nil {
@@ -143,6 +143,7 @@ func canContinue(err error) bool {
 	switch sent.Code() {
 	case connect.CodeUnavailable, connect.CodeInternal, connect.CodeUnknown:
 		return true
+	default:
+		return false
 	}
-	return false
 }

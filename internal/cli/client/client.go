@@ -36,7 +36,7 @@ const (
 // maxMessageBytes is as much as the server takes and sends in one message.
 const maxMessageBytes = 100 << 20
 
-// ErrNotConfigured: nothing says where the server is.
+// ErrNotConfigured says that nothing tells where the server is.
 var ErrNotConfigured = errors.New("no server is configured: set " + EndpointVariable +
 	" or " + SandboxEndpointVariable + ", or give --endpoint; `sandbar dev` writes a file that sets them, DIR/env")
 

@@ -149,6 +149,7 @@ func (s *Sandboxes) GetSandbox(_ context.Context, request *sandboxv1.GetSandboxR
 		}
 	case sandboxv1.State_STATE_TERMINATING:
 		status.State = sandboxv1.State_STATE_TERMINATED
+	default: // stays as it is
 	}
 	return proto.CloneOf(sandbox), nil
 }

@@ -54,7 +54,8 @@ func Start(t T) *Server {
 	mux.Handle(adminv1connect.NewTokenServiceHandler(server.Admin, options))
 	mux.Handle(adminv1connect.NewImageServiceHandler(server.Admin, options))
 
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	var config net.ListenConfig
+	listener, err := config.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("listen on loopback: %v", err)
 	}

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,7 +35,7 @@ type programs struct {
 
 // check looks at everything that must be right before anything is changed, and
 // answers with the first thing that is not and what to do about it.
-func check(options Options) (programs, error) {
+func check(ctx context.Context, options Options) (programs, error) {
 	if os.Geteuid() != 0 {
 		return programs{}, errors.New("sandbar dev needs root, since it makes network namespaces and cgroups: run it with sudo")
 	}
@@ -55,7 +56,7 @@ func check(options Options) (programs, error) {
 	if err := checkUnused(options.DataDir); err != nil {
 		return programs{}, err
 	}
-	return found, checkPort(options.Listen)
+	return found, checkPort(ctx, options.Listen)
 }
 
 func findPrograms(options Options) (programs, error) {
@@ -103,7 +104,7 @@ func checkRuntime(wanted string) error {
 
 func checkMirror(text string) error {
 	registry, address, ok := strings.Cut(text, "=")
-	if !ok || registry == "" || !(strings.HasPrefix(address, "http://") || strings.HasPrefix(address, "https://")) {
+	if !ok || registry == "" || !strings.HasPrefix(address, "http://") && !strings.HasPrefix(address, "https://") {
 		return invocation.Usagef("--registry-mirror %q: it must be REGISTRY=URL, like docker.io=http://127.0.0.1:5000", text)
 	}
 	return nil
@@ -137,14 +138,14 @@ func nearestExisting(directory string) (string, error) {
 			return directory, nil
 		case err == nil:
 			return "", fmt.Errorf("%s is not a directory: choose another --data-dir", directory)
-		case !(errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) || directory == filepath.Dir(directory):
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) || directory == filepath.Dir(directory):
 			return "", fmt.Errorf("look at the data directory: %w", err)
 		}
 		directory = filepath.Dir(directory)
 	}
 }
 
-func checkPort(listen string) error {
+func checkPort(ctx context.Context, listen string) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
 		return invocation.Usagef("--listen %q: it must be an address and a port, like 127.0.0.1:8080", listen)
@@ -152,7 +153,8 @@ func checkPort(listen string) error {
 	if address, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !address.IsLoopback()) {
 		return invocation.Usagef("--listen %q: sandbar dev serves in the clear, so the address must be of this machine's loopback, like 127.0.0.1:8080; sandbar serve serves others, with TLS", listen)
 	}
-	listener, err := net.Listen("tcp", listen)
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", listen)
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("%s is in use by another program: end that, or choose another port with --listen", listen)
 	}

@@ -53,7 +53,7 @@ func TestEachCheckSaysWhatToDoAndChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			options := ready(t)
 			c.spoil(&options)
-			_, err := check(options)
+			_, err := check(t.Context(), options)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("check = %v, want something with %q", err, c.want)
 			}
@@ -66,7 +66,7 @@ func TestEachCheckSaysWhatToDoAndChangesNothing(t *testing.T) {
 
 func TestChecksPass(t *testing.T) {
 	options := ready(t)
-	found, err := check(options)
+	found, err := check(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func Run(ctx context.Context, call *invocation.Invocation, options Options) erro
 		return fmt.Errorf("find the data directory: %w", err)
 	}
 	options.DataDir = directory
-	programs, err := check(options)
+	programs, err := check(ctx, options)
 	if err != nil {
 		return err
 	}

@@ -77,8 +77,9 @@ func lost(err error) bool {
 	switch connect.CodeOf(err) {
 	case connect.CodeUnavailable, connect.CodeInternal, connect.CodeUnknown:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // Running waits until the sandbox can be used, and answers with an EndedError
@@ -94,8 +95,9 @@ func (s Sandboxes) Running(ctx context.Context, sandbox *sandboxv1.Sandbox, seen
 	switch sandbox.GetStatus().GetState() {
 	case sandboxv1.State_STATE_RUNNING, sandboxv1.State_STATE_PAUSED:
 		return sandbox, nil
+	default:
+		return nil, &EndedError{Sandbox: sandbox}
 	}
-	return nil, &EndedError{Sandbox: sandbox}
 }
 
 // Gone waits until the sandbox has ended and answers with how it did.
@@ -108,8 +110,9 @@ func Ended(state sandboxv1.State) bool {
 	switch state {
 	case sandboxv1.State_STATE_COMPLETED, sandboxv1.State_STATE_FAILED, sandboxv1.State_STATE_TERMINATED:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 func (s Sandboxes) until(ctx context.Context, sandbox *sandboxv1.Sandbox, seen func(*sandboxv1.SandboxStatus), done func(sandboxv1.State) bool) (*sandboxv1.Sandbox, error) {

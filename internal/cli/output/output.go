@@ -63,8 +63,9 @@ func Print(w io.Writer, format Format, message proto.Message, table func() Table
 		return printJSON(w, message)
 	case FormatYAML:
 		return printYAML(w, message)
+	default:
+		return table().write(w)
 	}
-	return table().write(w)
 }
 
 // PrintText is Print for answers that read better as text than as a table.
@@ -74,8 +75,9 @@ func PrintText(w io.Writer, format Format, message proto.Message, text func(io.W
 		return printJSON(w, message)
 	case FormatYAML:
 		return printYAML(w, message)
+	default:
+		return text(w)
 	}
-	return text(w)
 }
 
 func (t Table) write(w io.Writer) error {

@@ -98,7 +98,7 @@ type copier struct {
 }
 
 func (c copier) upload(ctx context.Context, source string, destination place) error {
-	var input io.Reader = c.call.IO.In
+	input := c.call.IO.In
 	if source != "-" {
 		file, err := os.Open(source)
 		if err != nil {

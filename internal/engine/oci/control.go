@@ -80,13 +80,13 @@ func watchSocket(dir directory) (*socketWatch, error) {
 	}
 	events := os.NewFile(uintptr(fd), "inotify")
 	if _, err := unix.InotifyAddWatch(fd, dir.export(), unix.IN_CREATE|unix.IN_MOVED_TO); err != nil {
-		events.Close()
+		_ = events.Close()
 		return nil, fmt.Errorf("watch for the guest's socket: %w", err)
 	}
 	return &socketWatch{path: filepath.Join(dir.export(), socketName), events: events}, nil
 }
 
-func (w *socketWatch) close() { w.events.Close() }
+func (w *socketWatch) close() { _ = w.events.Close() }
 
 // wait returns once the socket's file is there.
 func (w *socketWatch) wait(ctx context.Context) error {

@@ -37,17 +37,18 @@ func refuse() []expr.Any {
 	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}}
 }
 
-func equals(register uint32, data []byte) *expr.Cmp {
-	return &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: data}
+// equals compares what the expression before it has put into the first register.
+func equals(data []byte) *expr.Cmp {
+	return &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: data}
 }
 
 // inputLinkPrefix compares fewer bytes than a name has, which matches a prefix.
 func inputLinkPrefix(prefix string) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister}, equals(firstRegister, []byte(prefix))}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister}, equals([]byte(prefix))}
 }
 
 func outputLinkPrefix(prefix string) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: firstRegister}, equals(firstRegister, []byte(prefix))}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: firstRegister}, equals([]byte(prefix))}
 }
 
 func inputLinkIn(set *nftables.Set) []expr.Any {
@@ -73,7 +74,7 @@ func inputLinkAndSourceIn(set *nftables.Set) []expr.Any {
 }
 
 func isIPv4() []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstRegister}, equals(firstRegister, []byte{unix.NFPROTO_IPV4})}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstRegister}, equals([]byte{unix.NFPROTO_IPV4})}
 }
 
 func ipv4Address(register, offset uint32) *expr.Payload {
@@ -120,7 +121,7 @@ func isTracked() []expr.Any {
 }
 
 func isProtocol(protocol byte) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister}, equals(firstRegister, []byte{protocol})}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister}, equals([]byte{protocol})}
 }
 
 func destinationPorts(first, last uint16) []expr.Any {

@@ -188,7 +188,7 @@ func (s *imageStore) hide(digest string) (hidden string, lock *os.File, err erro
 	}
 	hidden = filepath.Join(s.dir, ".prune-"+filepath.Base(dir))
 	if err := os.Rename(dir, hidden); err != nil {
-		lock.Close()
+		_ = lock.Close()
 		return "", nil, err
 	}
 	return hidden, lock, nil
@@ -221,7 +221,7 @@ func (s *imageStore) removeLeftovers() error {
 			return fmt.Errorf("look for unfinished pulls: %w", err)
 		}
 		err = os.RemoveAll(path)
-		lock.Close()
+		_ = lock.Close()
 		if err != nil {
 			return fmt.Errorf("remove an unfinished pull: %w", err)
 		}

@@ -25,7 +25,7 @@ func tryLockDir(path string) (*os.File, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		dir.Close()
+		_ = dir.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, errLocked
 		}

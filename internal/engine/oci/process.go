@@ -54,7 +54,7 @@ func (p process) open() (*os.File, error) {
 		err = errProcessGone
 	}
 	if err != nil {
-		handle.Close()
+		_ = handle.Close()
 		return nil, err
 	}
 	return handle, nil

@@ -135,7 +135,7 @@ func (e *Engine) look(id string) (sandbox engine.Sandbox, busy bool, err error) 
 	sandbox = engine.Sandbox{ID: id, State: engine.StateBroken}
 	r, err := dir.readRecord()
 	if err != nil {
-		return sandbox, false, nil //nolint:nilerr // Without a readable record it is broken, which is the answer.
+		return sandbox, false, nil // without a readable record it is broken
 	}
 	sandbox.Labels = r.Spec.Labels
 	sandbox.IP = r.Address

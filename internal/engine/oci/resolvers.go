@@ -23,7 +23,7 @@ func hostResolvers() ([]netip.Addr, error) {
 			return nil, fmt.Errorf("find resolvers: %w", err)
 		}
 		resolvers, err := parseResolvers(file)
-		file.Close()
+		_ = file.Close()
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}

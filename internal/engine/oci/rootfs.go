@@ -44,7 +44,7 @@ func writeHostFiles(dir directory, spec engine.Spec, address netip.Addr, resolve
 	if err != nil {
 		return fmt.Errorf("open the root file system: %w", err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	if err := root.Mkdir("etc", 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make /etc: %w", err)
 	}

@@ -107,12 +107,12 @@ func (a *Agent) accept(ctx context.Context, listener net.Listener) error {
 		conn, err := listener.Accept()
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return nil
+				return nil //nolint:nilerr // The listener closes when the agent ends.
 			}
 			if isTemporary(err) {
 				// Out of descriptors or memory: calls that end make room.
 				if sleep(ctx, 10*time.Millisecond) != nil {
-					return nil
+					return nil //nolint:nilerr // The agent ends, and wants no more connections.
 				}
 				continue
 			}
@@ -161,7 +161,7 @@ func (a *Agent) serve(ctx context.Context, c *connection) {
 	request := &guestv1.Request{}
 	if err := c.read(request); err != nil {
 		if !errors.Is(err, io.EOF) {
-			c.finish(refusal(guestv1.Error_INVALID, "%v", err))
+			c.finish(resultOf(invalid("%v", err)))
 		}
 		return
 	}
@@ -186,13 +186,13 @@ func (a *Agent) serve(ctx context.Context, c *connection) {
 		c.finish(done())
 		a.requestShutdown()
 	default:
-		c.finish(refusal(guestv1.Error_INVALID, "a connection begins with a call, got %T", call))
+		c.finish(resultOf(invalid("a connection begins with a call, got %T", call)))
 	}
 }
 
 func (a *Agent) stop(ctx context.Context, c *connection, stop *guestv1.Stop) {
 	if stop.GetGraceMillis() < 0 {
-		c.finish(refusal(guestv1.Error_INVALID, "grace_millis: %d, expected 0 or more", stop.GetGraceMillis()))
+		c.finish(resultOf(invalid("grace_millis: %d, expected 0 or more", stop.GetGraceMillis())))
 		return
 	}
 	// A stop goes on when the runner that asked for it is gone.
@@ -233,7 +233,7 @@ func (a *Agent) followOutput(ctx context.Context, c *connection, offset uint64) 
 			c.finishWatched(ctx, done())
 			return
 		case err != nil:
-			c.finishWatched(ctx, refusal(guestv1.Error_INVALID, "offset: %v", err))
+			c.finishWatched(ctx, resultOf(invalid("offset: %v", err)))
 			return
 		case wait != nil:
 			select {

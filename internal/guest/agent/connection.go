@@ -120,10 +120,6 @@ func done() *guestv1.Response {
 	return &guestv1.Response{Answer: &guestv1.Response_Done{Done: &guestv1.Done{}}}
 }
 
-func refusal(code guestv1.Error_Code, format string, args ...any) *guestv1.Response {
-	return resultOf(&guest.Error{Code: code, Message: fmt.Sprintf(format, args...)})
-}
-
 // resultOf is the last answer of a call that ended with err: Done for nil.
 func resultOf(err error) *guestv1.Response {
 	if err == nil {

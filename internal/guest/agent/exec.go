@@ -36,7 +36,7 @@ type execution struct {
 // exec answers a whole Exec call.
 func (a *Agent) exec(ctx context.Context, c *connection, request *guestv1.Exec) {
 	if !a.workload.isRunning() {
-		c.finish(refusal(guestv1.Error_INVALID, "the main process does not run"))
+		c.finish(resultOf(invalid("the main process does not run")))
 		return
 	}
 	tty := request.GetProcess().GetTty()
@@ -73,7 +73,7 @@ func (a *Agent) exec(ctx context.Context, c *connection, request *guestv1.Exec) 
 // finishUnstarted ends the call of a process that never was, as a shell would
 // report it.
 func finishUnstarted(c *connection, tty bool, err error) {
-	var cannot *cannotExecute
+	var cannot *cannotExecuteError
 	switch {
 	case errors.As(err, &cannot):
 		stream, line := uint32(stderrStream), cannot.message+"\n"
@@ -84,7 +84,7 @@ func finishUnstarted(c *connection, tty bool, err error) {
 			c.finish(exitResponse(exit{code: cannot.code, time: time.Now()}))
 		}
 	case errors.Is(err, errRefused):
-		c.finish(refusal(guestv1.Error_INVALID, "%v", err))
+		c.finish(resultOf(invalid("%v", err)))
 	default:
 		c.finish(resultOf(err))
 	}

@@ -274,8 +274,7 @@ func followLinks(path string) (string, error) {
 	for range maxSymlinks {
 		link, err := os.Readlink(path)
 		if err != nil {
-			// No link, or nothing there: this is the place.
-			return path, nil
+			return path, nil //nolint:nilerr // No link, or nothing there: this is the place.
 		}
 		if !filepath.IsAbs(link) {
 			// Not cleaned: "..", after a directory that is a link itself, is

@@ -30,18 +30,18 @@ const (
 	exitCannotExecute = 126
 )
 
-// cannotExecute is why a process cannot be started although the call makes
+// cannotExecuteError is why a process cannot be started although the call makes
 // sense.
-type cannotExecute struct {
+type cannotExecuteError struct {
 	// code is exitNotFound or exitCannotExecute.
 	code    int32
 	message string
 }
 
-func (e *cannotExecute) Error() string { return e.message }
+func (e *cannotExecuteError) Error() string { return e.message }
 
 func notExecutable(format string, args ...any) error {
-	return &cannotExecute{code: exitCannotExecute, message: fmt.Sprintf(format, args...)}
+	return &cannotExecuteError{code: exitCannotExecute, message: fmt.Sprintf(format, args...)}
 }
 
 // program is a process that can be started: everything of the request looked
@@ -57,7 +57,7 @@ type program struct {
 }
 
 // newProgram looks up what p names. Its error is an invalid call or a
-// *cannotExecute.
+// *cannotExecuteError.
 func newProgram(p *guestv1.Process) (*program, error) {
 	if err := validate(p); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func lookUpProgram(name, dir, path string) (string, error) {
 		}
 	}
 	if errors.Is(failure, unix.ENOENT) {
-		return "", &cannotExecute{code: exitNotFound, message: fmt.Sprintf("%s: not found in PATH (%s)", name, path)}
+		return "", &cannotExecuteError{code: exitNotFound, message: fmt.Sprintf("%s: not found in PATH (%s)", name, path)}
 	}
 	return "", executeError(name, failure)
 }
@@ -197,7 +197,7 @@ func executeError(name string, err error) error {
 	cause := causeOf(err)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return &cannotExecute{code: exitNotFound, message: fmt.Sprintf("%s: %v", name, cause)}
+		return &cannotExecuteError{code: exitNotFound, message: fmt.Sprintf("%s: %v", name, cause)}
 	case errors.Is(err, unix.EAGAIN):
 		return notExecutable("%s: the sandbox's limit of processes is reached", name)
 	default:
@@ -282,7 +282,7 @@ func (p *program) run(r *reaper, files [3]int, terminal bool) (*process, error) 
 	if err != nil && !errors.Is(err, errRefused) {
 		if errors.Is(err, unix.ENOENT) {
 			// The program itself was there.
-			return nil, &cannotExecute{code: exitNotFound, message: p.argv[0] + ": its interpreter does not exist"}
+			return nil, &cannotExecuteError{code: exitNotFound, message: p.argv[0] + ": its interpreter does not exist"}
 		}
 		return nil, executeError(p.argv[0], err)
 	}

@@ -111,7 +111,7 @@ func (w *workload) start(request *guestv1.Start) error {
 }
 
 func startError(err error) error {
-	var cannot *cannotExecute
+	var cannot *cannotExecuteError
 	if errors.As(err, &cannot) {
 		return &guest.Error{Code: guestv1.Error_CANNOT_EXECUTE, Message: cannot.message}
 	}

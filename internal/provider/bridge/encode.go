@@ -159,8 +159,9 @@ func (b Bridge) encodeSingle(value tftypes.Value, field protoreflect.FieldDescri
 			return none, fmt.Errorf("%q is not a value of %s", text, field.Enum().Name())
 		}
 		return protoreflect.ValueOfEnum(name.Number()), nil
+	default:
+		return none, fmt.Errorf("fields of kind %s are not supported", field.Kind())
 	}
-	return none, fmt.Errorf("fields of kind %s are not supported", field.Kind())
 }
 
 func (b Bridge) encodeMessage(value tftypes.Value, descriptor protoreflect.MessageDescriptor) (protoreflect.Value, error) {
