@@ -8,7 +8,6 @@ SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .PHONY: build demo test check bench images install-provider generate format clean
 
-
 VERSION          := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 PROVIDER_VERSION := 0.27.0
 LDFLAGS          := -s -w -X github.com/sandbar-project/sandbar/internal/cli.Version=$(VERSION)
@@ -52,19 +51,28 @@ bench: build
 # when they skip.
 test: build build/tools/gotestsum
 	build/tools/gotestsum --format pkgname --format-hide-empty-pkg -- -race -timeout 30m $(TESTFLAGS) ./...
-	cd tools && go vet ./...
 
 # ---- checks -----------------------------------------------------------------
 
-check: check-generated check-format check-tidy lint vulnerabilities
+check: check-generated check-format check-tidy lint check-scripts vulnerabilities
 
-.PHONY: check-generated check-format check-tidy lint vulnerabilities
+# What `make generate` writes.
+GENERATED   := 'api/*.pb.go' 'api/*.connect.go' internal/store/sqlite/db docs/errors.md
+# Go and shell as people write it.
+GO_FILES    := git ls-files -z '*.go' ':!api/*.pb.go' ':!api/*.connect.go' ':!internal/store/sqlite/db'
+SHELL_FILES := git ls-files -z '*.sh' .ci/run
+
+.PHONY: check-generated check-format check-tidy check-scripts lint vulnerabilities
+# Compares with what is committed or staged; a generated file that git does not
+# know is as wrong as a stale one.
 check-generated: generate
-	@git diff --exit-code --stat -- api internal docs || { echo 'generated files are stale: run `make generate` and commit the result' >&2; exit 1; }
+	@stale=$$(git diff --name-only -- $(GENERATED); git ls-files --others --exclude-standard -- $(GENERATED)); \
+	test -z "$$stale" || { printf 'generated files are stale (run `make generate` and commit the result):\n%s\n' "$$stale" >&2; exit 1; }
 
-check-format: build/tools/gofumpt
-	@stale=$$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$' | xargs build/tools/gofumpt -l); \
-	test -z "$$stale" || { echo "not formatted (run \`make format\`):" >&2; echo "$$stale" >&2; exit 1; }
+check-format: build/tools/gofumpt build/tools/buf build/protodeps
+	@stale=$$($(GO_FILES) | xargs -0 build/tools/gofumpt -l); \
+	test -z "$$stale" || { printf 'not formatted (run `make format`):\n%s\n' "$$stale" >&2; exit 1; }
+	build/tools/buf format --diff --exit-code api
 
 check-tidy:
 	go mod tidy -diff
@@ -72,8 +80,13 @@ check-tidy:
 
 lint: build/tools/golangci-lint build/tools/buf build/protodeps
 	go vet ./...
+	cd tools && go vet ./...
 	build/tools/golangci-lint run ./...
 	build/tools/buf lint
+
+check-scripts:
+	@if command -v shellcheck >/dev/null; then $(SHELL_FILES) | xargs -0 shellcheck -x; \
+	else echo 'scripts: not checked, shellcheck is not installed'; fi
 
 # The vulnerability database is on the network; without it there is nothing to
 # compare with, which is said and not failed.
@@ -81,16 +94,15 @@ vulnerabilities: build/tools/govulncheck
 	@if curl -sfo /dev/null --max-time 10 https://vuln.go.dev/index/modules.json; then build/tools/govulncheck ./...; \
 	else echo 'vulnerabilities: not checked, the database at vuln.go.dev is out of reach'; fi
 
-format: build/tools/gofumpt
-	git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$' | xargs build/tools/gofumpt -w
+format: build/tools/gofumpt build/tools/buf build/protodeps
+	$(GO_FILES) | xargs -0 build/tools/gofumpt -w
+	build/tools/buf format -w api
 
 # ---- generated code ---------------------------------------------------------
 
 generate: build/tools/buf build/tools/sqlc build/protodeps
-	build/tools/buf format -w api
 	build/tools/buf generate
-	cd internal/store/sqlite && ../../../build/tools/sqlc generate
-	go generate ./...
+	PATH="$(CURDIR)/build/tools:$$PATH" go generate ./internal/...
 
 build/protodeps: tools/protodeps/main.go tools/go.mod
 	rm -rf $@

@@ -7,6 +7,8 @@
 // expected, and what to do.
 package apierr
 
+//go:generate go test -run TestErrorsPageIsFresh -update
+
 import (
 	"context"
 	"errors"

@@ -54,8 +54,11 @@ func (r *rawRuntime) bundle(id string, args ...string) (string, error) {
 		Linux: &specs.Linux{
 			CgroupsPath: "/sandbar-bench-raw/" + id,
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace},
-				{Type: specs.UTSNamespace}, {Type: specs.NetworkNamespace},
+				{Type: specs.PIDNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.NetworkNamespace},
 			},
 		},
 	}

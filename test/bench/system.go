@@ -172,4 +172,3 @@ func readEnv(path string) (map[string]string, error) {
 	}
 	return env, nil
 }
-

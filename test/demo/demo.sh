@@ -63,6 +63,7 @@ install_missing() {
 
 start_registry() {
   coproc REGISTRY { exec bin/images serve build/images 127.0.0.1:0 2>"$work/registry.log"; }
+  # shellcheck disable=SC2153 # coproc sets it
   registry_pid=$REGISTRY_PID
   read -r -t 60 _ registry <&"${REGISTRY[0]}" || fail "the registry did not start: $(cat "$work/registry.log")"
   echo "registry on $registry"

@@ -61,6 +61,7 @@ snapshot() {
   echo "# cgroups"
   find /sys/fs/cgroup -type d -path '*sandbar*' | sort
   echo "# processes"
+  # shellcheck disable=SC2009 # PIDs, which pgrep prints too, differ each time
   ps -eo args | grep -E '[s]andbar-guest|[s]andbar (runner|dev|serve)|[r]unsc(-| )(sandbox|gofer|boot)|[/]\.sandbar/guest' | sort || true
   echo "# forwarding"
   cat /proc/sys/net/ipv4/ip_forward

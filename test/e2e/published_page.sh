@@ -27,7 +27,7 @@ ready_timeout=${READY_TIMEOUT:-300}
 resource=coreweave_sandbox_managed_runner.runner
 export TF_IN_AUTOMATION=1 TF_INPUT=0 CHECKPOINT_DISABLE=1
 
-runner_id=$TF_VAR_runner_id cluster_id=$TF_VAR_cluster_id zone=$TF_VAR_zone
+runner_id=${TF_VAR_runner_id:?} cluster_id=${TF_VAR_cluster_id:?} zone=${TF_VAR_zone:?}
 # The page's terraform.tfvars takes their place.
 unset TF_VAR_runner_id TF_VAR_cluster_id TF_VAR_zone
 
