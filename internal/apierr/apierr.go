@@ -97,10 +97,10 @@ func (e *Error) Reason() Reason { return e.reason }
 // Violations are what Invalid was given.
 func (e *Error) Violations() []Violation { return e.violations }
 
-// Connect turns any error into one that connect sends with its details. An
-// error without a reason becomes INTERNAL and its text stays on the server;
-// what is a connect error already passes.
-func Connect(err error) *connect.Error {
+// Connect turns any error into a *connect.Error, which is sent with its
+// details, and nil into nil. An error without a reason becomes INTERNAL and its
+// text stays on the server; what is a connect error already passes.
+func Connect(err error) error {
 	if err == nil {
 		return nil
 	}

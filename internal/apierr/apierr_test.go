@@ -138,10 +138,10 @@ func TestConnectPassesWhatIsReadyAndMapsContexts(t *testing.T) {
 	if Connect(ready) != ready {
 		t.Error("an error that is ready to send was changed")
 	}
-	if code := Connect(fmt.Errorf("wait: %w", context.Canceled)).Code(); code != connect.CodeCanceled {
+	if code := connect.CodeOf(Connect(fmt.Errorf("wait: %w", context.Canceled))); code != connect.CodeCanceled {
 		t.Errorf("a cancelled context is %v", code)
 	}
-	if code := Connect(context.DeadlineExceeded).Code(); code != connect.CodeDeadlineExceeded {
+	if code := connect.CodeOf(Connect(context.DeadlineExceeded)); code != connect.CodeDeadlineExceeded {
 		t.Errorf("a passed deadline is %v", code)
 	}
 	if Connect(nil) != nil {

@@ -226,7 +226,7 @@ func (g *Gateway) purge(ctx context.Context, record *Record, dryRun bool, out *s
 		out.PurgeCount++
 	case apierr.ReasonOf(err) == apierr.SandboxNotFound:
 		// It has ended and been forgotten meanwhile.
-	case apierr.Connect(err).Code() == connect.CodeUnavailable:
+	case connect.CodeOf(apierr.Connect(err)) == connect.CodeUnavailable:
 		out.RetryableFailedSandboxIds = append(out.RetryableFailedSandboxIds, record.SandboxID)
 	default:
 		g.logger.ErrorContext(ctx, "purge a sandbox", "sandbox_id", record.SandboxID, "org_id", record.OrganizationID, "error", err)

@@ -81,7 +81,7 @@ func (b *boundary) answer(ctx context.Context, procedure string, err error) erro
 		err = errLeaving()
 	}
 	answer := apierr.Connect(err)
-	if answer.Code() == connect.CodeInternal {
+	if connect.CodeOf(answer) == connect.CodeInternal {
 		b.service.runner.config.Logger.ErrorContext(ctx, "a call failed", "procedure", procedure, "error", err)
 	}
 	return answer

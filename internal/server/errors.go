@@ -54,13 +54,14 @@ func (e *errorInterceptor) translate(ctx context.Context, procedure string, err 
 		err = apierr.New(apierr.NotImplemented, "%s is not built yet", procedure)
 	}
 	sent := apierr.Connect(err)
+	code := connect.CodeOf(sent)
 	if entry := accessFrom(ctx); entry != nil {
-		entry.code, entry.reason = sent.Code(), apierr.ReasonOf(err)
+		entry.code, entry.reason = code, apierr.ReasonOf(err)
 		if entry.reason == "" {
 			entry.reason = apierr.ReasonOf(sent)
 		}
 	}
-	if sent.Code() == connect.CodeInternal {
+	if code == connect.CodeInternal {
 		e.logger.ErrorContext(ctx, "request failed", "procedure", procedure, "error", causes(err))
 	}
 	return sent
@@ -83,9 +84,10 @@ func recovered(logger *slog.Logger) func(context.Context, connect.Spec, http.Hea
 	}
 }
 
-// writeStatus answers a request that is no RPC with a google.rpc.Status.
+// writeStatus answers a request that is no RPC with the google.rpc.Status of an
+// error, which must not be nil.
 func writeStatus(w http.ResponseWriter, err error) {
-	sent := apierr.Connect(err)
+	sent, _ := errors.AsType[*connect.Error](apierr.Connect(err)) // always is one
 	body := &status.Status{Code: int32(sent.Code()), Message: sent.Message()}
 	for _, detail := range sent.Details() {
 		body.Details = append(body.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + detail.Type(), Value: detail.Bytes()})
