@@ -118,11 +118,8 @@ func TestADeletionSurvivesARestartOfTheGateway(t *testing.T) {
 }
 
 func TestADeletionWaitsForARunnerThatIsAway(t *testing.T) {
-	e := newEnvironment(t)
 	h := newHost()
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	e, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	kill()
 	awaitUnhealthy(t, c)
@@ -135,12 +132,9 @@ func TestADeletionWaitsForARunnerThatIsAway(t *testing.T) {
 }
 
 func TestALostConnectionDoesNotShortenTheGrace(t *testing.T) {
-	e := newEnvironment(t)
 	h := newHost()
 	h.deleteGate = make(chan struct{})
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	e, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	if _, err := c.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: id, GracePeriodSeconds: 60}); err != nil {
 		t.Fatal(err)

@@ -176,15 +176,22 @@ func (h headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	return h.RoundTripper.RoundTrip(req)
 }
 
-// ready is an environment with one connected runner that serves.
+// ready is a gateway with one runner that is connected and healthy.
 func ready(t testing.TB) (*environment, *host, clients) {
 	t.Helper()
-	e := newEnvironment(t)
 	h := newHost()
-	e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, runnerOne.RunnerID)
+	e, c, _ := connected(t, h)
 	return e, h, c
+}
+
+// connected is ready for a host of one's own, and a runner that kill ends.
+func connected(t testing.TB, h *host) (e *environment, c clients, kill func()) {
+	t.Helper()
+	e = newEnvironment(t)
+	_, kill = e.start(t, h, runnerOne)
+	c = e.clients(t, org)
+	e.awaitHealthy(t, c, runnerOne.RunnerID)
+	return e, c, kill
 }
 
 func (e *environment) awaitHealthy(t testing.TB, c clients, runnerID string) {

@@ -326,11 +326,8 @@ func TestLogsArePassedOnEntryByEntry(t *testing.T) {
 }
 
 func TestAFollowerThatLosesTheRunnerIsToldToResume(t *testing.T) {
-	e := newEnvironment(t)
 	h := newHost()
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	_, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	logs, err := c.StreamLogs(t.Context(), &sandboxv1.StreamLogsRequest{SandboxId: id, Follow: true})
 	if err != nil {

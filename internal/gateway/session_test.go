@@ -31,11 +31,8 @@ func TestALostSandboxFails(t *testing.T) {
 }
 
 func TestALostSandboxThatWasToEndIsTerminated(t *testing.T) { // trap 10
-	e := newEnvironment(t)
 	h := newHost()
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	e, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	kill()
 	awaitUnhealthy(t, c)
@@ -48,11 +45,8 @@ func TestALostSandboxThatWasToEndIsTerminated(t *testing.T) { // trap 10
 }
 
 func TestWhatEndedWhileNobodyWatchedIsSeen(t *testing.T) {
-	e := newEnvironment(t)
 	h := newHost()
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	e, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	kill()
 	h.exit(id, sandboxv1.State_STATE_COMPLETED, 7)
@@ -76,11 +70,8 @@ func TestASandboxThatNobodyOwnsIsRemoved(t *testing.T) {
 }
 
 func TestASandboxOfAnEndedRowIsRemoved(t *testing.T) {
-	e := newEnvironment(t)
 	h := newHost()
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	e, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	stop(t, c, id)
 	kill()
@@ -92,12 +83,9 @@ func TestASandboxOfAnEndedRowIsRemoved(t *testing.T) {
 }
 
 func TestASandboxThatTheRunnerNeverGotIsCreatedAgain(t *testing.T) {
-	e := newEnvironment(t)
 	h := newHost()
 	h.gate = make(chan struct{})
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	e, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	for range 3 {
 		h.set(id, func(s *sandboxv1.SandboxStatus) { s.StateReason += "." })
@@ -133,11 +121,8 @@ func TestAnUnknownStateOfARunnerIsIgnored(t *testing.T) { // traps 15, 16
 }
 
 func TestTheSandboxesOfARunnerThatIsAwayAreKept(t *testing.T) {
-	e := newEnvironment(t)
 	h := newHost()
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	e, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	kill()
 	awaitUnhealthy(t, c)
@@ -304,11 +289,8 @@ func TestASandboxThatIsNeverCreatedFails(t *testing.T) {
 }
 
 func TestTheSandboxesOfARemovedRunnerFail(t *testing.T) {
-	e := newEnvironment(t)
 	h := newHost()
-	_, kill := e.start(t, h, runnerOne)
-	c := e.clients(t, org)
-	e.awaitHealthy(t, c, "runner-1")
+	e, c, kill := connected(t, h)
 	id := create(t, c).GetSandboxId()
 	kill()
 	awaitUnhealthy(t, c)

@@ -258,8 +258,22 @@ func dropZeros(message protoreflect.Message) {
 	})
 }
 
-func TestPolicyPresenceSurvives(t *testing.T) {
+// throughState stores a runner where nothing was before, and reads it back.
+func throughState(t *testing.T, runner *sandboxv1.ManagedRunner) *sandboxv1.ManagedRunner {
+	t.Helper()
 	translation := testTranslation()
+	state, err := translation.stored(runner, tftypes.NewValue(translation.object, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := translation.runner(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestPolicyPresenceSurvives(t *testing.T) {
 	for name, policy := range map[string]string{
 		"empty policy":                        `{}`,
 		"empty base":                          `{"base": {}}`,
@@ -275,14 +289,7 @@ func TestPolicyPresenceSurvives(t *testing.T) {
 			if err := protojson.Unmarshal([]byte(policy), want.Policy); err != nil {
 				t.Fatal(err)
 			}
-			state, err := translation.stored(want, tftypes.NewValue(translation.object, nil))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := translation.runner(state)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := throughState(t, want)
 			if diff := cmp.Diff(want.GetPolicy(), got.GetPolicy(), protocmp.Transform()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -291,18 +298,10 @@ func TestPolicyPresenceSurvives(t *testing.T) {
 }
 
 func TestADisabledDataPlaneSurvives(t *testing.T) {
-	translation := testTranslation()
 	want := &sandboxv1.ManagedRunner{Spec: &sandboxv1.ManagedRunnerSpec{DataPlane: &sandboxv1.RunnerDataPlaneConfig{
 		Exposure: &sandboxv1.RunnerDataPlaneConfig_Disabled{Disabled: &sandboxv1.RunnerDataPlaneDisabledConfig{}},
 	}}}
-	state, err := translation.stored(want, tftypes.NewValue(translation.object, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := translation.runner(state)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := throughState(t, want)
 	if diff := cmp.Diff(want.GetSpec(), got.GetSpec(), protocmp.Transform()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
