@@ -12,15 +12,9 @@ import (
 	guestv1 "github.com/sandbar-project/sandbar/api/sandbar/guest/v1"
 )
 
-const (
-	// hangUpPause is how soon a connection's end is seen while the process
-	// does not read its stdin, and so nothing is read from the connection.
-	hangUpPause = 200 * time.Millisecond
-	// How often a terminal is told that its input has ended.
-	firstEndOfFilePause = 20 * time.Millisecond
-	lastEndOfFilePause  = time.Second
-	lookPause           = time.Second
-)
+// hangUpPause is how soon a connection's end is seen while the process does
+// not read its stdin, and so nothing is read from the connection.
+const hangUpPause = 200 * time.Millisecond
 
 // execution is one process beside the main one, and the connection it is
 // served on.
@@ -106,7 +100,12 @@ func (e *execution) accompany(ctx context.Context, pumps []*pump) {
 	for _, p := range pumps {
 		outputs.Go(func() { _ = p.run() })
 	}
-	e.awaitEnd(ctx, lost)
+	select {
+	case <-e.process.ended:
+	case <-lost:
+		e.reaper.killLineage(ctx, e.process)
+	case <-ctx.Done():
+	}
 	for _, p := range pumps {
 		p.expire()
 	}
@@ -119,27 +118,6 @@ func (e *execution) accompany(ctx context.Context, pumps []*pump) {
 		_ = e.connection.conn.Close()
 	}
 	e.tasks.Wait()
-}
-
-// awaitEnd returns when the process has ended, killing it when the connection
-// is lost. It looks for the end by itself now and then, so that a SIGCHLD that
-// never arrives delays a call instead of hanging it.
-func (e *execution) awaitEnd(ctx context.Context, lost <-chan struct{}) {
-	look := time.NewTicker(lookPause)
-	defer look.Stop()
-	for {
-		select {
-		case <-e.process.ended:
-			return
-		case <-lost:
-			e.reaper.killLineage(ctx, e.process)
-			return
-		case <-ctx.Done():
-			return
-		case <-look.C:
-			e.reaper.collect()
-		}
-	}
 }
 
 func (e *execution) newPumps() ([]*pump, error) {
@@ -212,30 +190,10 @@ func (e *execution) closeStdin() {
 	}
 	e.stdinEnded = true
 	if e.stdio.isTerminal() {
-		e.tasks.Go(e.repeatEndOfFile)
+		e.tasks.Go(func() { e.stdio.pressEndOfFile(e.process.ended) })
 		return
 	}
 	_ = e.stdio.stdin.Close()
-}
-
-// repeatEndOfFile presses the terminal's end-of-file key until the process has
-// ended. One key ends one read only, is lost on a program that just switches
-// the terminal's mode, and on a line that is not empty only delivers it; the
-// end of a pipe knows none of that.
-func (e *execution) repeatEndOfFile() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for pause := firstEndOfFilePause; ; pause = min(2*pause, lastEndOfFilePause) {
-		select {
-		case <-e.process.ended:
-			return
-		case <-timer.C:
-		}
-		// A key that does not get through is pressed again.
-		_ = e.stdio.stdin.SetWriteDeadline(time.Now().Add(pause))
-		_, _ = e.stdio.stdin.Write([]byte{e.stdio.endOfFileKey()})
-		timer.Reset(pause)
-	}
 }
 
 // killLineage kills p and everything that descends from it, and returns when

@@ -30,7 +30,8 @@ const (
 	busybox        = "/bin/busybox"
 	// commandPath, where it exists in the root, is run instead of the test
 	// binary's own agent.
-	commandPath = "/sandbar-guest"
+	commandPath    = "/sandbar-guest"
+	commandPackage = "github.com/sandbar-project/sandbar/cmd/sandbar-guest"
 )
 
 func TestMain(m *testing.M) {
@@ -127,16 +128,16 @@ func newSandbox(t testing.TB, environment ...string) *sandbox {
 func newCommandSandbox(t testing.TB) *sandbox {
 	t.Helper()
 	root := newRoot(t)
-	buildCommand(t, filepath.Join(root, commandPath))
+	build(t, filepath.Join(root, commandPath), commandPackage)
 	return startSandbox(t, root)
 }
 
-func buildCommand(t testing.TB, path string) {
+func build(t testing.TB, path, program string) {
 	t.Helper()
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/sandbar-project/sandbar/cmd/sandbar-guest")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, program)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the command: %v\n%s", err, said)
+		t.Fatalf("build %s: %v\n%s", program, err, said)
 	}
 }
 

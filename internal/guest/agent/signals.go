@@ -4,9 +4,14 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// lookPause is how often ended processes are looked for without a SIGCHLD. One
+// that never arrives then delays an end instead of hiding it.
+const lookPause = time.Second
 
 // signalWatch receives what the agent is sent. As PID 1 it takes every signal
 // there is, so that none has a default action by which the workload, or a
@@ -29,11 +34,15 @@ func watchSignals(init bool) *signalWatch {
 func (w *signalWatch) run(ctx context.Context, a *Agent) {
 	defer signal.Stop(w.children)
 	defer signal.Stop(w.others)
+	look := time.NewTicker(lookPause)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.children:
+			a.reaper.collect()
+		case <-look.C:
 			a.reaper.collect()
 		case received := <-w.others:
 			number, ok := received.(unix.Signal)

@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
-
-	guestv1 "github.com/sandbar-project/sandbar/api/sandbar/guest/v1"
 )
 
 // stdio is a process's standard input and output: the process's ends, which
@@ -21,6 +18,8 @@ type stdio struct {
 	stderr *os.File
 	// opened are the descriptors behind child, each once.
 	opened []int
+	// tellsWaitingInput says that inputWaits knows of this terminal's input.
+	tellsWaitingInput bool
 }
 
 // newPipes makes pipes for stdout and stderr, and one for stdin, which is
@@ -43,36 +42,6 @@ func newPipes(stdin bool) (*stdio, error) {
 		s.closeAll()
 		return nil, err
 	}
-	return s, nil
-}
-
-// newTerminal makes a pseudo-terminal; a size of 0 is left to the kernel.
-func newTerminal(size *guestv1.Resize) (*stdio, error) {
-	master, slave, err := pty.Open()
-	if err != nil {
-		return nil, fmt.Errorf("open a terminal: %w", err)
-	}
-	s := &stdio{}
-	// The master moves into a descriptor that the runtime waits on without a
-	// thread; the slave into one that stays blocking, for the process.
-	ours, err1 := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	theirs, err2 := unix.FcntlInt(slave.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	_ = master.Close()
-	_ = slave.Close()
-	if err2 == nil {
-		s.opened = append(s.opened, theirs)
-	}
-	if err1 == nil {
-		err1 = unix.SetNonblock(ours, true)
-		s.stdout = os.NewFile(uintptr(ours), "terminal")
-	}
-	if err1 != nil || err2 != nil {
-		s.closeAll()
-		return nil, fmt.Errorf("open a terminal: %w", firstOf(err1, err2))
-	}
-	s.child = [3]int{theirs, theirs, theirs}
-	s.stdin = s.stdout
-	s.resize(size)
 	return s, nil
 }
 
@@ -118,35 +87,6 @@ func (s *stdio) closeAll() {
 			_ = file.Close()
 		}
 	}
-}
-
-func (s *stdio) isTerminal() bool { return s.stdin != nil && s.stdin == s.stdout }
-
-// resize changes the terminal's size, and with it sends SIGWINCH.
-func (s *stdio) resize(size *guestv1.Resize) {
-	if !s.isTerminal() || size.GetColumns() == 0 || size.GetRows() == 0 {
-		return
-	}
-	const most = 1<<16 - 1
-	_ = control(s.stdout, func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{
-			Col: uint16(min(size.GetColumns(), most)),
-			Row: uint16(min(size.GetRows(), most)),
-		})
-	})
-}
-
-// endOfFileKey is the byte that a terminal takes for the end of its input.
-func (s *stdio) endOfFileKey() byte {
-	key := byte('D' & 0x1f)
-	_ = control(s.stdout, func(fd int) error {
-		settings, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-		if err == nil && settings.Cc[unix.VEOF] != 0 {
-			key = settings.Cc[unix.VEOF]
-		}
-		return err
-	})
-	return key
 }
 
 // control calls f with file's descriptor and leaves its mode alone, which
