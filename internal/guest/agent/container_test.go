@@ -94,8 +94,8 @@ func removeAbandoned(t *testing.T, runtime containerRuntime) {
 func runContainer(t *testing.T, runtime containerRuntime) *sandbox {
 	t.Helper()
 	root := newRoot(t)
-	build(t, filepath.Join(root, commandPath), commandPackage)
-	build(t, filepath.Join(root, intruderPath), "github.com/sandbar-project/sandbar/internal/guest/intruder")
+	builds.install(t, commandPackage, filepath.Join(root, commandPath))
+	builds.install(t, intruderPackage, filepath.Join(root, intruderPath))
 	removeAbandoned(t, runtime)
 	b := newBundle(t, root, runtime)
 	said, err := os.Create(filepath.Join(b.dir, "said"))

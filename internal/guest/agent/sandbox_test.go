@@ -30,15 +30,17 @@ const (
 	busybox        = "/bin/busybox"
 	// commandPath, where it exists in the root, is run instead of the test
 	// binary's own agent.
-	commandPath    = "/sandbar-guest"
-	commandPackage = "github.com/sandbar-project/sandbar/cmd/sandbar-guest"
+	commandPath = "/sandbar-guest"
 )
 
 func TestMain(m *testing.M) {
 	if root := os.Getenv(rootVariable); root != "" {
 		os.Exit(guestMain(root))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		builds.remove()
+		os.Exit(code)
+	}))
 }
 
 // guestMain does what the sandbox's runtime does, and then what the command
@@ -128,17 +130,8 @@ func newSandbox(t testing.TB, environment ...string) *sandbox {
 func newCommandSandbox(t testing.TB) *sandbox {
 	t.Helper()
 	root := newRoot(t)
-	build(t, filepath.Join(root, commandPath), commandPackage)
+	builds.install(t, commandPackage, filepath.Join(root, commandPath))
 	return startSandbox(t, root)
-}
-
-func build(t testing.TB, path, program string) {
-	t.Helper()
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, program)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", program, err, said)
-	}
 }
 
 // newRoot makes a root file system that holds nothing but busybox.
