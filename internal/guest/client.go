@@ -173,7 +173,19 @@ func (c *call) send(request *guestv1.Request) error {
 // receive returns the next response; a refusal is its error.
 func (c *call) receive() (*guestv1.Response, error) {
 	response := &guestv1.Response{}
-	if err := c.reader.Read(response); err != nil {
+	return c.answerOf(response, c.reader.Read(response))
+}
+
+// receiveLent is receive with the bytes of a stream only lent, until the next
+// one.
+func (c *call) receiveLent() (*guestv1.Response, error) {
+	response := &guestv1.Response{}
+	return c.answerOf(response, c.reader.ReadResponse(response))
+}
+
+// answerOf is what a response that was read with err says.
+func (c *call) answerOf(response *guestv1.Response, err error) (*guestv1.Response, error) {
+	if err != nil {
 		if errors.Is(err, io.EOF) {
 			// Every call has a last message; none came.
 			err = io.ErrUnexpectedEOF

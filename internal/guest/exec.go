@@ -57,9 +57,10 @@ func (c *Client) Exec(ctx context.Context, exec *guestv1.Exec) (*ExecSession, er
 // could not be started.
 func (s *ExecSession) Started() *guestv1.Started { return s.started }
 
-// Recv returns the next response: Outputs (of at most 32 KiB), then one Exit
-// with which all output has been delivered, then io.EOF. As long as it is not
-// called the process is slowed down, not buffered for.
+// Recv returns the next response: Outputs (of at most MaxChunkBytes), then one
+// Exit with which all output has been delivered, then io.EOF. An Output's data
+// is only lent until the next Recv. As long as that is not called the process
+// is slowed down, not buffered for.
 func (s *ExecSession) Recv() (*guestv1.Response, error) {
 	if s.ended {
 		return nil, io.EOF
@@ -68,7 +69,7 @@ func (s *ExecSession) Recv() (*guestv1.Response, error) {
 	s.pending = nil
 	if response == nil {
 		var err error
-		if response, err = s.call.receive(); err != nil {
+		if response, err = s.call.receiveLent(); err != nil {
 			return nil, err
 		}
 	}

@@ -55,7 +55,7 @@ func (r *fileReader) Read(p []byte) (int, error) {
 
 // fill receives one response; io.EOF is the end of the file.
 func (r *fileReader) fill() error {
-	response, err := r.call.receive()
+	response, err := r.call.receiveLent()
 	if err != nil {
 		return err
 	}

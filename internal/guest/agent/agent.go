@@ -29,8 +29,9 @@ type Agent struct {
 	linger   time.Duration
 	reaper   *reaper
 	workload *workload
-	// tasks are all goroutines of a Serve.
+	// tasks are all goroutines of a Serve, calls those that serve connections.
 	tasks sync.WaitGroup
+	calls sync.WaitGroup
 	// shutdown is closed by the first Shutdown.
 	shutdown     chan struct{}
 	shutdownOnce sync.Once
@@ -80,12 +81,32 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	case err = <-accepted:
 	}
 	_ = listener.Close()
+	a.refuseCalls()
 	a.reaper.refuse()
 	a.reaper.killAll()
+	a.letCallsEnd(ctx)
 	cancel()
 	a.closeConnections()
+	a.calls.Wait()
 	a.tasks.Wait()
 	return err
+}
+
+// letCallsEnd waits, for lingerTime at most, until every call has told its
+// runner how it ended. With no process left there is nothing else to wait for.
+func (a *Agent) letCallsEnd(ctx context.Context) {
+	ended := make(chan struct{})
+	a.tasks.Go(func() {
+		a.calls.Wait()
+		close(ended)
+	})
+	timer := time.NewTimer(lingerTime)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // requestShutdown makes Serve return.
@@ -119,24 +140,25 @@ func (a *Agent) accept(ctx context.Context, listener net.Listener) error {
 			return fmt.Errorf("accept: %w", err)
 		}
 		c := newConnection(conn)
-		if !a.register(c) {
-			_ = conn.Close()
-			continue
-		}
-		a.tasks.Go(func() {
+		serve := func() {
 			defer a.unregister(c)
 			a.serve(ctx, c)
-		})
+		}
+		if !a.startCall(c, serve) {
+			_ = conn.Close()
+		}
 	}
 }
 
-func (a *Agent) register(c *connection) bool {
+// startCall serves a connection, unless calls are refused by now.
+func (a *Agent) startCall(c *connection, serve func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
 		return false
 	}
 	a.connections[c] = struct{}{}
+	a.calls.Go(serve)
 	return true
 }
 
@@ -147,10 +169,15 @@ func (a *Agent) unregister(c *connection) {
 	delete(a.connections, c)
 }
 
-func (a *Agent) closeConnections() {
+func (a *Agent) refuseCalls() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
+}
+
+func (a *Agent) closeConnections() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for c := range a.connections {
 		_ = c.conn.Close()
 	}

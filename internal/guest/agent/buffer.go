@@ -1,9 +1,13 @@
 package agent
 
-import "sync"
+import (
+	"sync"
 
-// outputFrameBytes bounds the output in one message.
-const outputFrameBytes = 32 << 10
+	"github.com/sandbar-project/sandbar/internal/guest"
+)
+
+// outputFrameBytes bounds the output in one message; it is what a pipe holds.
+const outputFrameBytes = guest.MaxChunkBytes
 
 type buffer = [outputFrameBytes]byte
 
