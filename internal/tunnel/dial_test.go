@@ -16,7 +16,7 @@ import (
 
 func TestAnUnknownCredentialIsNotTriedAgain(t *testing.T) {
 	for _, credential := range []string{"bad", ""} {
-		g := newGateway(t, false, Keepalive{})
+		g := newGateway(t, false, unhurried)
 		opts := g.options(http.NotFoundHandler())
 		opts.Credential = credential
 		opts.Sleep = func(context.Context, time.Duration) error {
@@ -30,7 +30,7 @@ func TestAnUnknownCredentialIsNotTriedAgain(t *testing.T) {
 }
 
 func TestPausesGrowAndAreShortenedAtRandom(t *testing.T) {
-	g := newGateway(t, false, Keepalive{})
+	g := newGateway(t, false, unhurried)
 	opts := g.options(http.NotFoundHandler())
 	opts.Credential = "broken"
 	draws := []float64{0, 0.5, 0.999, 0, 0, 0, 0, 0, 0}
@@ -62,7 +62,7 @@ func TestPausesGrowAndAreShortenedAtRandom(t *testing.T) {
 }
 
 func TestRefusalsAreTyped(t *testing.T) {
-	g := newGateway(t, false, Keepalive{})
+	g := newGateway(t, false, unhurried)
 	opts := g.options(http.NotFoundHandler())
 	opts.Credential = "broken"
 	_, err := dial(t.Context(), opts)
@@ -77,7 +77,7 @@ func TestRefusalsAreTyped(t *testing.T) {
 }
 
 func TestOtherRequestsAreToldWhatTheAddressIsFor(t *testing.T) {
-	g := newGateway(t, false, Keepalive{})
+	g := newGateway(t, false, unhurried)
 	resp, err := g.server.Client().Get(g.server.URL + Path)
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,9 @@ const goodCredential = "good"
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
 
+// unhurried takes no machine that is merely slow for a dead one.
+var unhurried = Keepalive{Silence: 5 * time.Minute, PingTimeout: 5 * time.Minute}
+
 // gateway is the accepting end.
 type gateway struct {
 	server *httptest.Server
@@ -33,8 +36,7 @@ func newGateway(t *testing.T, secure bool, keepalive Keepalive) *gateway {
 	t.Helper()
 	g := &gateway{conns: make(chan *Conn, 16)}
 	ctx, cancel := context.WithCancel(context.Background())
-	var serving sync.WaitGroup
-	handler := Handler(HandlerOptions[string]{
+	tunnels := &tracker{handler: Handler(HandlerOptions[string]{
 		Authenticate: func(_ context.Context, credential string) (string, error) {
 			switch credential {
 			case goodCredential:
@@ -45,8 +47,6 @@ func newGateway(t *testing.T, secure bool, keepalive Keepalive) *gateway {
 			return "", fmt.Errorf("look up: %w", ErrUnauthorized)
 		},
 		Serve: func(_ context.Context, identity string, conn *Conn) {
-			serving.Add(1)
-			defer serving.Done()
 			if identity != "runner-1" {
 				t.Errorf("identity = %q", identity)
 			}
@@ -58,8 +58,8 @@ func newGateway(t *testing.T, secure bool, keepalive Keepalive) *gateway {
 		},
 		Keepalive: keepalive,
 		Logger:    slog.New(slog.DiscardHandler),
-	})
-	g.server = httptest.NewUnstartedServer(handler)
+	})}
+	g.server = httptest.NewUnstartedServer(tunnels)
 	if secure {
 		g.server.StartTLS()
 	} else {
@@ -67,7 +67,7 @@ func newGateway(t *testing.T, secure bool, keepalive Keepalive) *gateway {
 	}
 	t.Cleanup(func() {
 		cancel()
-		serving.Wait()
+		tunnels.wait()
 		g.server.Close()
 	})
 	return g
@@ -79,6 +79,7 @@ func (g *gateway) options(handler http.Handler) Options {
 		ServerURL:  g.server.URL,
 		Credential: goodCredential,
 		Handler:    handler,
+		Keepalive:  unhurried,
 		Logger:     slog.New(slog.DiscardHandler),
 	}
 	if g.server.TLS != nil {
@@ -122,19 +123,6 @@ func request(ctx context.Context, t *testing.T, path string, body io.Reader) *ht
 		t.Fatal(err)
 	}
 	return req
-}
-
-// mustAnswer has any request answered.
-func mustAnswer(t *testing.T, conn *Conn) {
-	t.Helper()
-	resp, err := conn.RoundTrip(request(t.Context(), t, "/", nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if !conn.Usable() {
-		t.Error("a connection that answers is not usable")
-	}
 }
 
 func overTCPAndTLS(t *testing.T, test func(t *testing.T, secure bool)) {

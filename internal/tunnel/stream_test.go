@@ -19,7 +19,7 @@ import (
 
 func TestRequestsFlowToTheRunner(t *testing.T) {
 	overTCPAndTLS(t, func(t *testing.T, secure bool) {
-		g := newGateway(t, secure, Keepalive{})
+		g := newGateway(t, secure, unhurried)
 		start(t, g.options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			_, _ = fmt.Fprintf(w, "%s %s", r.URL.Path, body)
@@ -53,7 +53,7 @@ func TestLargeStreamsPassInBothDirectionsAtOnce(t *testing.T) {
 	overTCPAndTLS(t, func(t *testing.T, secure bool) {
 		const size = 32 << 20
 		down, received := newDigest(1, size), sha256.New()
-		g := newGateway(t, secure, Keepalive{})
+		g := newGateway(t, secure, unhurried)
 		start(t, g.options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).Flush()
 			var group errgroup.Group
@@ -92,7 +92,7 @@ func TestASlowReaderHoldsABoundedAmountAndNobodyElseUp(t *testing.T) {
 	overTCPAndTLS(t, func(t *testing.T, secure bool) {
 		const chunk = 16 << 10
 		var written atomic.Int64
-		g := newGateway(t, secure, Keepalive{})
+		g := newGateway(t, secure, unhurried)
 		start(t, g.options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			data := make([]byte, chunk)
 			if r.URL.Path == "/endless" {
@@ -132,7 +132,7 @@ func TestASlowReaderHoldsABoundedAmountAndNobodyElseUp(t *testing.T) {
 func TestASlowHandlerHoldsTheSenderBack(t *testing.T) {
 	const chunk = 16 << 10
 	release := make(chan struct{})
-	g := newGateway(t, false, Keepalive{})
+	g := newGateway(t, false, unhurried)
 	start(t, g.options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/stuck" {
 			_ = http.NewResponseController(w).Flush()
@@ -172,7 +172,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 func TestCancellingARequestEndsItsHandlerAndNothingElse(t *testing.T) {
 	ended := make(chan error, 1)
 	started := make(chan struct{})
-	g := newGateway(t, false, Keepalive{})
+	g := newGateway(t, false, unhurried)
 	start(t, g.options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/long" {
 			return
@@ -206,7 +206,7 @@ func TestCancellingARequestEndsItsHandlerAndNothingElse(t *testing.T) {
 
 func TestCancellingAStreamThatIsOpenBothWaysEndsItsHandler(t *testing.T) {
 	ended := make(chan error, 1)
-	g := newGateway(t, false, Keepalive{})
+	g := newGateway(t, false, unhurried)
 	start(t, g.options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		_, err := io.ReadAll(r.Body)
@@ -233,7 +233,7 @@ func TestCancellingAStreamThatIsOpenBothWaysEndsItsHandler(t *testing.T) {
 func TestThousandsOfStreamsAreOpenAtOnce(t *testing.T) {
 	const streams = 3000
 	release := make(chan struct{})
-	g := newGateway(t, false, Keepalive{})
+	g := newGateway(t, false, unhurried)
 	start(t, g.options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-release
