@@ -45,17 +45,18 @@ func (r *Reader) ReadRequest(m *guestv1.Request) error {
 	if err != nil {
 		return err
 	}
-	switch number, data := parseField(frame); number {
-	case requestStdin:
+	number, data := parseField(frame)
+	if number == requestStdin {
 		m.Reset()
 		m.Call = &guestv1.Request_Stdin{Stdin: data}
-	case requestFileData:
+		return nil
+	}
+	if number == requestFileData {
 		m.Reset()
 		m.Call = &guestv1.Request_FileData{FileData: data}
-	default:
-		return unmarshal(frame, m)
+		return nil
 	}
-	return nil
+	return unmarshal(frame, m)
 }
 
 // ReadResponse is Read, except that the bytes of file_data, and of an output
@@ -65,12 +66,13 @@ func (r *Reader) ReadResponse(m *guestv1.Response) error {
 	if err != nil {
 		return err
 	}
-	switch number, data := parseField(frame); number {
-	case responseFileData:
+	number, data := parseField(frame)
+	if number == responseFileData {
 		m.Reset()
 		m.Answer = &guestv1.Response_FileData{FileData: data}
 		return nil
-	case responseOutput:
+	}
+	if number == responseOutput {
 		if output, ok := parseOutput(data); ok {
 			m.Reset()
 			m.Answer = &guestv1.Response_Output{Output: output}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -32,7 +33,7 @@ func main() {
 	takeDescriptors(pid)
 	readMemory(pid)
 	attach(pid)
-	connect()
+	connect(context.Background())
 }
 
 // readFiles reads what /proc tells of a process's insides.
@@ -113,7 +114,7 @@ func attach(pid int) {
 }
 
 // connect tries every socket that has a name, and the names it might have.
-func connect() {
+func connect(ctx context.Context) {
 	names := []string{"/.sandbar/guest.sock", "@/.sandbar/guest.sock", "/proc/1/root/.sandbar/guest.sock", "/proc/1/cwd/.sandbar/guest.sock"}
 	if found, err := filepath.Glob("/.sandbar/*"); err == nil {
 		names = append(names, found...)
@@ -126,7 +127,7 @@ func connect() {
 		}
 	}
 	for _, name := range names {
-		if conn, err := net.Dial("unix", name); err == nil {
+		if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", name); err == nil {
 			fmt.Println("connected to", name)
 			_ = conn.Close()
 		}
