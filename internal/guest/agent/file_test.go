@@ -58,7 +58,6 @@ func TestFilesComeBackAsTheyWereWritten(t *testing.T) {
 
 func TestAReplacedFileKeepsWhoseItIs(t *testing.T) {
 	s := newSandbox(t).startIdle()
-	s.sh("echo old > /tmp/f; chmod 640 /tmp/f; busybox chown 1000:1001 /tmp/f; ln -s f /tmp/link 2>/dev/null || busybox ln -s f /tmp/link")
 	for name, test := range map[string]struct {
 		path string
 		mode uint32
@@ -72,6 +71,7 @@ func TestAReplacedFileKeepsWhoseItIs(t *testing.T) {
 		"a new one's parent": {"/tmp/dir/new3", 0o4755, "4755 0 0 regular file"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			s.sh("busybox rm -f /tmp/f /tmp/link; echo old > /tmp/f; busybox chmod 640 /tmp/f; busybox chown 1000:1001 /tmp/f; busybox ln -s f /tmp/link")
 			if err := s.write(test.path, test.mode, "new\n"); err != nil {
 				t.Fatal(err)
 			}

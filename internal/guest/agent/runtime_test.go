@@ -167,7 +167,8 @@ func checkEndOfTerminal(t *testing.T, s *sandbox, _ containerRuntime) {
 func checkIntruder(t *testing.T, s *sandbox, runtime containerRuntime) {
 	t.Helper()
 	// What the guest forwards does not end it.
-	s.start(&guestv1.Start{Process: shell(`trap "" HUP INT QUIT USR1 USR2 ALRM TERM; while true; do sleep 1; done`)})
+	s.start(&guestv1.Start{Process: shell(`trap "" HUP INT QUIT USR1 USR2 ALRM TERM; echo ready; while true; do sleep 1; done`)})
+	s.awaitOutput()
 	for _, user := range []string{"root", "app"} {
 		process := command(intruderPath, "1")
 		process.User = user

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -294,6 +295,16 @@ const idleProcesses = 2
 func (s *sandbox) start(start *guestv1.Start) {
 	s.t.Helper()
 	if err := s.client.Start(s.t.Context(), start); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// awaitOutput returns when the main process has said something, as it does
+// when it is ready.
+func (s *sandbox) awaitOutput() {
+	s.t.Helper()
+	err := s.client.FollowOutput(s.t.Context(), 0, func(*guestv1.Output) error { return io.EOF })
+	if !errors.Is(err, io.EOF) {
 		s.t.Fatal(err)
 	}
 }

@@ -241,10 +241,7 @@ func TestSignalsGoToTheMainProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSandbox(t)
 			s.start(&guestv1.Start{Process: shell(`trap "echo got ` + name + `; exit 0" ` + name + `; echo ready; while true; do sleep 0.01; done`)})
-			err := s.client.FollowOutput(t.Context(), 0, func(*guestv1.Output) error { return io.EOF })
-			if err != io.EOF {
-				t.Fatal(err)
-			}
+			s.awaitOutput()
 			if err := s.cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +254,8 @@ func TestSignalsGoToTheMainProcess(t *testing.T) {
 
 func TestNoSignalOfTheWorkloadEndsTheGuest(t *testing.T) {
 	s := newSandbox(t)
-	s.start(&guestv1.Start{Process: shell(`trap "" TERM INT HUP QUIT USR1 USR2 ALRM CONT WINCH; while true; do sleep 0.1; done`)})
+	s.start(&guestv1.Start{Process: shell(`trap "" TERM INT HUP QUIT USR1 USR2 ALRM CONT WINCH; echo ready; while true; do sleep 0.1; done`)})
+	s.awaitOutput()
 	for signal := 1; signal <= 64; signal++ {
 		if signal == 32 || signal == 33 || signal >= 34 {
 			// Forwarded, or the C library's own.
