@@ -85,6 +85,9 @@ func New(ctx context.Context, config Config) (*Engine, error) {
 	if err := e.chooseRuntime(ctx); err != nil {
 		return nil, err
 	}
+	if err := e.restoreFirewall(); err != nil {
+		return nil, err
+	}
 	return e, nil
 }
 

@@ -168,7 +168,8 @@ func (f *firewall) baseChains(table *nftables.Table, s nftSets) []baseChain {
 	}
 }
 
-// admit lets a sandbox use its address and reach what spec allows.
+// admit lets a sandbox use its address and reach what spec allows, in one
+// transaction. Doing it again changes nothing.
 func (f *firewall) admit(sandboxID string, address netip.Addr, spec engine.Network) error {
 	if err := f.ensure(); err != nil {
 		return err
@@ -181,6 +182,7 @@ func (f *firewall) admit(sandboxID string, address netip.Addr, spec engine.Netwo
 	s := sets(table)
 	link := linkKey(f.linkName(sandboxID))
 	chain := conn.AddChain(&nftables.Chain{Table: table, Name: f.chainName(sandboxID)})
+	conn.FlushChain(chain)
 	for _, exprs := range f.egressRules(s, spec.Egress) {
 		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
 	}
