@@ -127,9 +127,11 @@ func TestThePublishedPage(t *testing.T) {
 	s := startEmpty(t)
 	tf := newTerraform(t, s)
 	var out bytes.Buffer
+	// One writer for both: os/exec then copies them one after the other.
+	both := io.MultiWriter(&out, testOutput{t})
 	script := exec.CommandContext(t.Context(), "./published_page.sh", page)
 	script.Env = tf.env
-	script.Stdout, script.Stderr = io.MultiWriter(&out, testOutput{t}), &out
+	script.Stdout, script.Stderr = both, both
 	if err := script.Run(); err != nil {
 		t.Fatalf("%v:\n%s", err, out.String())
 	}
