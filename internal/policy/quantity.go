@@ -38,6 +38,12 @@ func (u unit) format(amount int64) string {
 	return resource.NewQuantity(amount, resource.BinarySI).String()
 }
 
+// CPUText writes thousandths of a core as a quantity ("2", "500m").
+func CPUText(millis int64) string { return cpu.format(millis) }
+
+// MemoryText writes bytes as a quantity ("512Mi").
+func MemoryText(bytes int64) string { return memory.format(bytes) }
+
 // parse reads a Kubernetes quantity as millicores or bytes; problem is empty
 // when that went well.
 func (u unit) parse(text string) (amount int64, problem string) {

@@ -41,9 +41,13 @@ type Config struct {
 // Limits bound what the runner takes on and how long it waits.
 type Limits struct {
 	// CPUMillis and MemoryBytes are what sandboxes may be promised together;
-	// 0: what the engine says the machine has.
+	// 0: what the engine says the machine has, times the factor.
 	CPUMillis   int64
 	MemoryBytes int64
+	// OvercommitCPU and OvercommitMemory; 0: DefaultCPUFactor and
+	// DefaultMemoryFactor.
+	OvercommitCPU    Factor
+	OvercommitMemory Factor
 	// MaxSandboxes caps live sandboxes; 0: 500.
 	MaxSandboxes int
 	// DeadlineGrace is between SIGTERM and SIGKILL when a lifetime ends;
@@ -61,6 +65,8 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
+	l.OvercommitCPU = orDefault(l.OvercommitCPU, DefaultCPUFactor)
+	l.OvercommitMemory = orDefault(l.OvercommitMemory, DefaultMemoryFactor)
 	l.MaxSandboxes = orDefault(l.MaxSandboxes, 500)
 	l.DeadlineGrace = orDefault(l.DeadlineGrace, 10*time.Second)
 	l.GuestTimeout = orDefault(l.GuestTimeout, 10*time.Second)

@@ -71,12 +71,18 @@ type EngineConfig struct {
 	SandboxSubnet netip.Prefix `json:"sandbox_subnet,omitzero"`
 }
 
-// CapacityConfig overrides what the machine has; 0 means no override. A
-// larger CPU figure than the machine's lets sandboxes share its processors.
+// CapacityConfig says how much of the machine is promised; 0 means that a
+// figure is not set.
 type CapacityConfig struct {
+	// CPUMillis and MemoryBytes take the place of what the machine has, and of
+	// the factors.
 	CPUMillis    int64 `json:"cpu_millis,omitempty"`
 	MemoryBytes  int64 `json:"memory_bytes,omitempty"`
 	MaxSandboxes int   `json:"max_sandboxes,omitempty"`
+	// OvercommitCPU and OvercommitMemory multiply what the machine has; not
+	// set: DefaultCPUFactor and DefaultMemoryFactor.
+	OvercommitCPU    Factor `json:"overcommit_cpu,omitempty"`
+	OvercommitMemory Factor `json:"overcommit_memory,omitempty"`
 }
 
 // LoadConfig reads and checks a configuration file. Unknown keys are errors,
@@ -136,6 +142,14 @@ func (c *FileConfig) Validate() error {
 	}
 	if c.Capacity.CPUMillis < 0 || c.Capacity.MemoryBytes < 0 || c.Capacity.MaxSandboxes < 0 {
 		wrong = append(wrong, errors.New("capacity: figures cannot be negative"))
+	}
+	for _, f := range []struct {
+		key    string
+		factor Factor
+	}{{"overcommit_cpu", c.Capacity.OvercommitCPU}, {"overcommit_memory", c.Capacity.OvercommitMemory}} {
+		if err := f.factor.Validate(); f.factor != 0 && err != nil {
+			wrong = append(wrong, fmt.Errorf("capacity.%s: %w", f.key, err))
+		}
 	}
 	return errors.Join(wrong...)
 }

@@ -24,6 +24,10 @@ func TestLoadConfig(t *testing.T) {
 		"a complete file is accepted":  {content: strings.Replace(valid, "%s", "", 1)},
 		"an unknown key is refused":    {content: strings.Replace(valid, "%s", `, "colour": 1`, 1), wrong: []string{"colour"}},
 		"a negative figure is refused": {content: strings.Replace(valid, "%s", `, "capacity": {"cpu_millis": -1}`, 1), wrong: []string{"capacity"}},
+		"factors are read":             {content: strings.Replace(valid, "%s", `, "capacity": {"overcommit_cpu": "10", "overcommit_memory": "0.8"}`, 1)},
+		"a factor of nothing is refused": {
+			content: strings.Replace(valid, "%s", `, "capacity": {"overcommit_cpu": "0", "overcommit_memory": "1e9"}`, 1), wrong: []string{"0 is not a factor"},
+		},
 		"all that is wrong is told at once": {
 			content: `{"server_url": "ftp://x", "state_directory": "relative", "engine": {"kind": "lxc"}}`,
 			wrong:   []string{"server_url", "enrollment_token_file", "credential_file", "state_directory", "engine.data_directory", "version", "engine.kind", "engine.name"},

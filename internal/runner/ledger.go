@@ -1,10 +1,14 @@
 package runner
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 
 	runnerv1 "github.com/sandbar-project/sandbar/api/sandbar/runner/v1"
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/policy"
 )
 
 // amount is what a sandbox is promised, or what there is.
@@ -41,26 +45,32 @@ func newLedger(total amount, maxSandboxes int) *ledger {
 func (l *ledger) reserve(want amount) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	free := l.total.minus(l.reserved)
-	switch {
-	case l.count >= l.maxSandboxes:
+	if l.count >= l.maxSandboxes {
 		return apierr.New(apierr.RunnerCapacityExhausted,
 			"the runner has %d sandboxes, which is its limit; delete some, or try again later", l.count)
-	case want.CPUMillis > free.CPUMillis:
-		return l.exhausted("CPU millicores", want.CPUMillis, free.CPUMillis, l.total.CPUMillis)
-	case want.MemoryBytes > free.MemoryBytes:
-		return l.exhausted("bytes of memory", want.MemoryBytes, free.MemoryBytes, l.total.MemoryBytes)
-	case want.GPUCount > free.GPUCount:
-		return l.exhausted("GPUs", want.GPUCount, free.GPUCount, l.total.GPUCount)
+	}
+	var short []string
+	for _, r := range []struct {
+		name               string
+		text               func(int64) string
+		want, taken, total int64
+	}{
+		{"CPU", policy.CPUText, want.CPUMillis, l.reserved.CPUMillis, l.total.CPUMillis},
+		{"memory", policy.MemoryText, want.MemoryBytes, l.reserved.MemoryBytes, l.total.MemoryBytes},
+		{"GPU", func(n int64) string { return strconv.FormatInt(n, 10) }, want.GPUCount, l.reserved.GPUCount, l.total.GPUCount},
+	} {
+		// What is not asked for cannot be short.
+		if r.want > 0 && r.want > r.total-r.taken {
+			short = append(short, fmt.Sprintf("%s: the sandbox requests %s of %s, of which %s are taken",
+				r.name, r.text(r.want), r.text(r.total), r.text(max(r.taken, 0))))
+		}
+	}
+	if len(short) > 0 {
+		return apierr.New(apierr.RunnerCapacityExhausted,
+			"the runner has no room for the sandbox (%s); request less, delete sandboxes, or try again later", strings.Join(short, "; "))
 	}
 	l.add(want)
 	return nil
-}
-
-func (l *ledger) exhausted(what string, want, free, total int64) error {
-	return apierr.New(apierr.RunnerCapacityExhausted,
-		"the sandbox requests %d %s, of which the runner has %d left out of %d; ask for less, or delete other sandboxes",
-		want, what, max(free, 0), total)
 }
 
 // adopt counts what was promised before, whatever there is now.

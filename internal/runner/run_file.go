@@ -103,9 +103,11 @@ func (c *FileConfig) config(e engine.Engine, logger *slog.Logger) (Config, error
 		Version:             c.Version,
 		NotApplicable:       c.NotApplicable,
 		Limits: Limits{
-			CPUMillis:    c.Capacity.CPUMillis,
-			MemoryBytes:  c.Capacity.MemoryBytes,
-			MaxSandboxes: c.Capacity.MaxSandboxes,
+			CPUMillis:        c.Capacity.CPUMillis,
+			MemoryBytes:      c.Capacity.MemoryBytes,
+			OvercommitCPU:    c.Capacity.OvercommitCPU,
+			OvercommitMemory: c.Capacity.OvercommitMemory,
+			MaxSandboxes:     c.Capacity.MaxSandboxes,
 		},
 		Logger: logger,
 	}, nil

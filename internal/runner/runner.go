@@ -67,8 +67,8 @@ func newRunner(ctx context.Context, config Config) (*runner, *http.Client, error
 		return nil, nil, err
 	}
 	total := amount{
-		CPUMillis:   orDefault(config.Limits.CPUMillis, info.CPUMillis),
-		MemoryBytes: orDefault(config.Limits.MemoryBytes, info.MemoryBytes),
+		CPUMillis:   orDefault(config.Limits.CPUMillis, config.Limits.OvercommitCPU.of(info.CPUMillis)),
+		MemoryBytes: orDefault(config.Limits.MemoryBytes, config.Limits.OvercommitMemory.of(info.MemoryBytes)),
 		GPUCount:    info.GPUCount,
 	}
 	client := &http.Client{Transport: &http.Transport{

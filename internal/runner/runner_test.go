@@ -23,7 +23,7 @@ func TestRunnerEnrolsDescribesItselfAndSendsHeartbeats(t *testing.T) {
 		t.Fatal(err)
 	}
 	if description.GetRunnerId() != "runner-1" || description.GetVersion() != "1.2.3" || description.GetRuntime() != "fake" ||
-		description.GetCapacity().GetCpuMillicores() != 4000 {
+		description.GetCapacity().GetCpuMillicores() != 40_000 || description.GetCapacity().GetMemoryBytes() != 8<<30 {
 		t.Errorf("described as %v", description)
 	}
 	select {
@@ -272,11 +272,36 @@ func TestCapacityIsNotPromisedTwice(t *testing.T) {
 	b.mustRun(client, 1, shell("sleep 1000"))
 	b.mustRun(client, 2, shell("sleep 1000"))
 	_, err := client.CreateSandbox(b.ctx(), b.request(3, shell("sleep 1000")))
-	if apierr.ReasonOf(err) != apierr.RunnerCapacityExhausted {
+	if apierr.ReasonOf(err) != apierr.RunnerCapacityExhausted || !strings.Contains(err.Error(), "CPU: the sandbox requests 100m of 250m, of which 200m are taken") {
 		t.Fatalf("the third: %v", err)
 	}
 	b.delete(client, newID(1), 0)
 	b.mustRun(client, 3, shell("sleep 1000"))
+}
+
+func TestFactorsMultiplyWhatTheMachineHas(t *testing.T) {
+	for name, tc := range map[string]struct {
+		limits      Limits
+		cpu, memory int64
+	}{
+		"CPU is overcommitted unless told otherwise": {cpu: 40_000, memory: 8 << 30},
+		"by the factors that are set":                {limits: Limits{OvercommitCPU: 1.5, OvercommitMemory: 0.5}, cpu: 6000, memory: 4 << 30},
+		"a figure wins over a factor":                {limits: Limits{CPUMillis: 250, OvercommitCPU: 3}, cpu: 250, memory: 8 << 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.limits.CPUMillis, b.limits.MemoryBytes = tc.limits.CPUMillis, tc.limits.MemoryBytes
+			b.limits.OvercommitCPU, b.limits.OvercommitMemory = tc.limits.OvercommitCPU, tc.limits.OvercommitMemory
+			client, _ := b.start()
+			description, err := client.Describe(b.ctx(), &runnerv1.DescribeRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := description.GetCapacity(); got.GetCpuMillicores() != tc.cpu || got.GetMemoryBytes() != tc.memory {
+				t.Errorf("promises %v; want %d and %d", got, tc.cpu, tc.memory)
+			}
+		})
+	}
 }
 
 func TestPolicyHoldsWithoutAGateway(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/runner"
 )
 
 // Config says how a server is run.
@@ -55,6 +56,10 @@ type LocalConfig struct {
 	ServerCAFile string
 	// RegistryMirrors are of the form docker.io=http://127.0.0.1:5000.
 	RegistryMirrors []string
+	// OvercommitCPU and OvercommitMemory are how many times what the machine
+	// has the sandboxes of one runner may be promised; 0: the runner's defaults.
+	OvercommitCPU    runner.Factor
+	OvercommitMemory runner.Factor
 }
 
 // ShutdownMode says what becomes of this host's runners when the server stops

@@ -46,6 +46,10 @@ func newLocalInstaller(cfg Config, serverURL string) (Installer, error) {
 			GuestBinary:     cfg.Local.GuestExecutable,
 			RegistryMirrors: mirrors,
 		},
+		Capacity: runner.CapacityConfig{
+			OvercommitCPU:    cfg.Local.OvercommitCPU,
+			OvercommitMemory: cfg.Local.OvercommitMemory,
+		},
 		Logger: cfg.Logger,
 	})
 }

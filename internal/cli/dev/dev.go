@@ -20,6 +20,7 @@ import (
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/internal/cli/invocation"
 	"github.com/sandbar-project/sandbar/internal/cli/iostreams"
+	"github.com/sandbar-project/sandbar/internal/runner"
 	"github.com/sandbar-project/sandbar/internal/server"
 )
 
@@ -33,15 +34,17 @@ const (
 
 // Options are what the command line says.
 type Options struct {
-	DataDir         string
-	Listen          string
-	RegistryMirrors []string
-	Runtime         string
-	Guest           string
-	Zone            string
-	Runner          string
-	Keep            bool
-	LogLevel        slog.Level
+	DataDir          string
+	Listen           string
+	RegistryMirrors  []string
+	Runtime          string
+	Guest            string
+	Zone             string
+	Runner           string
+	Keep             bool
+	OvercommitCPU    runner.Factor
+	OvercommitMemory runner.Factor
+	LogLevel         slog.Level
 }
 
 // New makes the command.
@@ -80,6 +83,8 @@ on, and the next start on the same DIR adopts them; so it does after a crash.`,
 	flags.StringVar(&options.Zone, "zone", "local", "zone that this host is registered in")
 	flags.StringVar(&options.Runner, "runner-id", "dev-runner", "runner id that DIR/env suggests to Terraform")
 	flags.BoolVar(&options.Keep, "keep", false, "leave sandboxes for the next start to adopt")
+	flags.TextVar(&options.OvercommitCPU, "overcommit-cpu", runner.DefaultCPUFactor, "how many times this machine's cores sandboxes may request together")
+	flags.TextVar(&options.OvercommitMemory, "overcommit-memory", runner.DefaultMemoryFactor, "the same for its memory")
 	flags.TextVar(&options.LogLevel, "log-level", slog.LevelWarn, "debug, info, warn or error; logs go to standard error")
 	return command
 }
@@ -111,10 +116,12 @@ func Run(ctx context.Context, call *invocation.Invocation, options Options) erro
 		Listen:        options.Listen,
 		DefaultPolicy: defaultPolicy(),
 		Local: server.LocalConfig{
-			Executable:      programs.sandbar,
-			GuestExecutable: programs.guest,
-			Runtime:         programs.runtime,
-			RegistryMirrors: options.RegistryMirrors,
+			Executable:       programs.sandbar,
+			GuestExecutable:  programs.guest,
+			Runtime:          programs.runtime,
+			RegistryMirrors:  options.RegistryMirrors,
+			OvercommitCPU:    options.OvercommitCPU,
+			OvercommitMemory: options.OvercommitMemory,
 		},
 		AtShutdown: shutdownMode(options.Keep),
 		Version:    call.Version,

@@ -17,6 +17,7 @@ import (
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/cli/invocation"
 	"github.com/sandbar-project/sandbar/internal/cli/iostreams"
+	"github.com/sandbar-project/sandbar/internal/runner"
 	"github.com/sandbar-project/sandbar/internal/server"
 )
 
@@ -63,6 +64,8 @@ they are: the next start finds them.`,
 	flags.StringVar(&options.Server.Local.Runtime, "runtime", "", "OCI runtime of this host's runners: runsc, crun, runc (default: the first that works)")
 	flags.StringVar(&options.Server.Local.GuestExecutable, "guest", "", "the sandbar-guest program (default: beside this one)")
 	flags.StringArrayVar(&options.Server.Local.RegistryMirrors, "registry-mirror", nil, "ask this place instead of a registry: docker.io=http://127.0.0.1:5000; may be repeated")
+	flags.TextVar(&options.Server.Local.OvercommitCPU, "overcommit-cpu", runner.DefaultCPUFactor, "how many times this machine's cores sandboxes may request together")
+	flags.TextVar(&options.Server.Local.OvercommitMemory, "overcommit-memory", runner.DefaultMemoryFactor, "the same for its memory")
 	flags.TextVar(&options.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	return command
 }

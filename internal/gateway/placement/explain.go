@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/policy"
 )
 
 // retryFull is when to try again after every runner was full.
@@ -47,7 +49,8 @@ func (rs refusals) explain(req Request, candidates []Candidate) error {
 	switch closest {
 	case full:
 		return apierr.New(apierr.RunnerCapacityExhausted,
-			"no runner has room for the sandbox now: %s; try again later or ask for less", rs.list()).RetryAfter(retryFull)
+			"no runner has room for the sandbox now: %s; request less, delete sandboxes, or try again later; "+
+				"whoever runs the server may promise more (--overcommit-cpu, --overcommit-memory)", rs.list()).RetryAfter(retryFull)
 	case notAllowed:
 		return rs.policyError()
 	case incapable, tooSmall:
@@ -115,21 +118,28 @@ func (rs refusals) list() string {
 	return strings.Join(lines, "; ")
 }
 
-// shortage names every resource of which there is too little.
-func shortage(verb string, asked, has Amount) string {
+// shortage names every resource of which there is too little: what there is,
+// what is taken of it, and what the sandbox would need.
+func shortage(asked, has, taken Amount) string {
+	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	var short []string
 	for _, r := range []struct {
-		name, unit string
-		asked, has int64
+		name              string
+		text              func(int64) string
+		asked, has, taken int64
 	}{
-		{"CPU", "m", asked.CPUMillis, has.CPUMillis},
-		{"memory", " bytes", asked.MemoryBytes, has.MemoryBytes},
-		{"GPUs", "", asked.GPUCount, has.GPUCount},
+		{"CPU", policy.CPUText, asked.CPUMillis, has.CPUMillis, taken.CPUMillis},
+		{"memory", policy.MemoryText, asked.MemoryBytes, has.MemoryBytes, taken.MemoryBytes},
+		{"GPU", count, asked.GPUCount, has.GPUCount, taken.GPUCount},
 	} {
-		if !fits(r.asked, r.has) {
-			short = append(short, fmt.Sprintf("it %s %d%s of %s, the sandbox asks for %d%s",
-				verb, max(r.has, 0), r.unit, r.name, r.asked, r.unit))
+		if fits(r.asked, r.has-r.taken) {
+			continue
 		}
+		text := fmt.Sprintf("%s: the sandbox requests %s of %s", r.name, r.text(r.asked), r.text(r.has))
+		if r.taken > 0 {
+			text += fmt.Sprintf(", of which %s are taken", r.text(r.taken))
+		}
+		short = append(short, text)
 	}
 	return strings.Join(short, ", ")
 }

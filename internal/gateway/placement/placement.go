@@ -166,10 +166,9 @@ func take(c Candidate, demand Demand) (refusal, bool) {
 			text: fmt.Sprintf("its sandboxes have the runtime class %q, and this one needs %q", c.Runtime, demand.Runtime),
 		}, false
 	case !demand.Within(c.Capacity):
-		return refusal{runnerID: c.RunnerID, because: tooSmall, text: shortage("has", demand.Amount, c.Capacity)}, false
+		return refusal{runnerID: c.RunnerID, because: tooSmall, text: shortage(demand.Amount, c.Capacity, Amount{})}, false
 	case !demand.Within(c.Capacity.Sub(c.Reserved)):
-		free := c.Capacity.Sub(c.Reserved)
-		return refusal{runnerID: c.RunnerID, because: full, text: shortage("has free", demand.Amount, free)}, false
+		return refusal{runnerID: c.RunnerID, because: full, text: shortage(demand.Amount, c.Capacity, c.Reserved)}, false
 	}
 	return refusal{}, true
 }

@@ -74,12 +74,17 @@ func TestRulesThatKeepASandboxOffARunner(t *testing.T) {
 		{
 			name:    "a sandbox larger than the runner never fits",
 			resolve: asks(placement.Demand{Amount: placement.Amount{CPUMillis: 4001, GPUCount: 1}}),
-			reason:  apierr.NoSuitableRunner, says: "it has 4000m of CPU, the sandbox asks for 4001m, it has 0 of GPUs, the sandbox asks for 1",
+			reason:  apierr.NoSuitableRunner, says: "CPU: the sandbox requests 4001m of 4, GPU: the sandbox requests 1 of 0",
 		},
 		{
 			name:   "a full runner has no room for now",
 			edit:   func(c *placement.Candidate) { c.Reserved = placement.Amount{CPUMillis: 3600} },
-			reason: apierr.RunnerCapacityExhausted, says: "it has free 400m of CPU",
+			reason: apierr.RunnerCapacityExhausted, says: "CPU: the sandbox requests 500m of 4, of which 3600m are taken; request less, delete sandboxes",
+		},
+		{
+			name:   "every resource that is short is named",
+			edit:   func(c *placement.Candidate) { c.Reserved = placement.Amount{CPUMillis: 4000, MemoryBytes: 8 << 30} },
+			reason: apierr.RunnerCapacityExhausted, says: "CPU: the sandbox requests 500m of 4, of which 4 are taken, memory: the sandbox requests 512Mi of 8Gi, of which 8Gi are taken",
 		},
 		{
 			name: "a pinned runner that is unknown is something to try again",

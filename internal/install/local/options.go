@@ -28,7 +28,7 @@ type Options struct {
 	// Engine is what every runner's engine is configured with. Kind, Name and
 	// DataDirectory are filled in.
 	Engine runner.EngineConfig
-	// Capacity overrides what the machine has.
+	// Capacity is how much of the machine each runner promises.
 	Capacity runner.CapacityConfig
 	// LogLevel of the runners' logs.
 	LogLevel slog.Level
