@@ -194,7 +194,9 @@ type Network struct {
 // EgressRule allows one destination; rules add up and have no order.
 type EgressRule struct {
 	// Any allows every address but the platform's own (the engine knows which
-	// those are); otherwise Prefix says what is allowed.
+	// those are); otherwise Prefix says what is allowed. A prefix means
+	// link-local, loopback and multicast addresses only when it lies inside one
+	// of these networks, and the machine's own addresses never.
 	Any    bool
 	Prefix netip.Prefix
 	// Except is taken out of this rule.

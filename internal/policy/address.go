@@ -69,6 +69,13 @@ func (s addressSet) contains(other addressSet) bool {
 	return true
 }
 
+// overlaps says whether s has an address of r.
+func (s addressSet) overlaps(r addressRange) bool {
+	return slices.ContainsFunc(s, func(own addressRange) bool {
+		return !r.last.Less(own.first) && !own.last.Less(r.first)
+	})
+}
+
 // internal are the networks that may be the platform's own, or that stand for
 // such, and those that are no part of the internet: this network, private use,
 // shared address space, loopback, link-local (where clouds keep their

@@ -113,7 +113,7 @@ func (e *explanation) network(c *sandboxv1.NetworkConstraints) {
 		e.say(element(at+"allowed_egress", i), "a sandbox may ask to reach %s", describePolicyEgress(rule))
 	}
 	if len(c.GetAllowedEgress()) == 0 {
-		e.say(at+"allowed_egress", "a sandbox may ask to reach anything, private networks included")
+		e.say(at+"allowed_egress", "a sandbox may ask to reach anything, private networks included; only link-local, loopback and multicast ones must be listed")
 	}
 	for i, rule := range c.GetDefaultEgress() {
 		e.say(element(at+"default_egress", i), "a sandbox that asks for nothing reaches %s", describePolicyEgress(rule))

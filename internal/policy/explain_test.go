@@ -55,7 +55,7 @@ func TestExplainSaysWhatSilenceMeans(t *testing.T) {
 		policy string
 		want   policy.Statement
 	}{
-		"no envelope":      {`{}`, policy.Statement{Field: "policy.constraints.network.allowed_egress", Text: "a sandbox may ask to reach anything, private networks included"}},
+		"no envelope":      {`{}`, policy.Statement{Field: "policy.constraints.network.allowed_egress", Text: "a sandbox may ask to reach anything, private networks included; only link-local, loopback and multicast ones must be listed"}},
 		"no rules":         {`{}`, policy.Statement{Field: "policy.constraints.network.default_egress", Text: "a sandbox that asks for nothing reaches nothing"}},
 		"no GPU":           {`{"constraints": {"resources": {"maxGpuCount": "0"}}}`, policy.Statement{Field: "policy.constraints.resources.max_gpu_count", Text: "no container gets a GPU"}},
 		"no public source": {`{"controlPlaneAccess": {"sourceIpAllowlist": {}}}`, policy.Statement{Field: "policy.control_plane_access.source_ip_allowlist", Text: "no request is taken from a public address"}},

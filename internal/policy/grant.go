@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -29,7 +30,10 @@ type grant struct {
 	// addresses are those of a network; for an entitlement to "any", those that
 	// a declared network may have.
 	addresses addressSet
-	host      hostname
+	// touches is a guarded network that an egress rule has addresses of, as it
+	// was written; the zero value: none.
+	touches netip.Prefix
+	host    hostname
 	// hostExcept are names that an entitlement does not cover.
 	hostExcept                 []hostname
 	tenant                     sandboxv1.TenantScope
@@ -79,7 +83,7 @@ func parseEgress(rule *sandboxv1.EgressRule) (grant, []problem) {
 	g := grant{ports: ports}
 	switch to := rule.GetDestination().(type) {
 	case *sandboxv1.EgressRule_Cidr:
-		problems = g.network(to.Cidr, problems)
+		problems = g.guardedNetwork(to.Cidr, problems)
 	case *sandboxv1.EgressRule_DnsName:
 		problems = g.named("dns_name", to.DnsName, false, problems)
 	case *sandboxv1.EgressRule_Tenant:
@@ -101,7 +105,7 @@ func parsePolicyEgress(rule *sandboxv1.PolicyEgressRule, envelope bool) (grant, 
 	g := grant{ports: ports}
 	switch to := rule.GetDestination().(type) {
 	case *sandboxv1.PolicyEgressRule_Cidr:
-		problems = g.network(to.Cidr, problems)
+		problems = g.guardedNetwork(to.Cidr, problems)
 	case *sandboxv1.PolicyEgressRule_HttpsHostname:
 		problems = g.named("https_hostname", to.HttpsHostname, envelope, problems)
 	case *sandboxv1.PolicyEgressRule_DnsName:
@@ -167,6 +171,16 @@ func (g *grant) network(block *sandboxv1.CidrBlock, problems []problem) []proble
 		problems = append(problems, problem{"cidr." + p.field, p.rule, p.text})
 	}
 	g.addresses = addresses
+	return problems
+}
+
+// guardedNetwork is network for egress.
+func (g *grant) guardedNetwork(block *sandboxv1.CidrBlock, problems []problem) []problem {
+	before := len(problems)
+	problems = g.network(block, problems)
+	if len(problems) == before {
+		g.guard(block)
+	}
 	return problems
 }
 

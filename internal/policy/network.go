@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -13,6 +14,7 @@ type networkRules struct {
 	// defaults are what a sandbox gets that declares nothing; Validate has held
 	// them against the envelopes.
 	defaultEgress  []*sandboxv1.EgressRule
+	defaultGrants  []grant
 	defaultIngress []*sandboxv1.IngressRule
 	denyHostnames  bool
 	denyDNS        bool
@@ -90,15 +92,32 @@ func (r *resolver) egress(index int, rule *sandboxv1.EgressRule) {
 		}
 	}
 	if rules.egress.covers(&declared) {
+		r.guarded(element(list, index), rule, &declared)
 		return
 	}
 	hint := ""
-	if declared.peer == toNetwork && rules.egress.entitlesAny() {
+	switch {
+	case declared.touches.IsValid():
+		hint = fmt.Sprintf("; a wider rule does not mean %s, so the policy must list a network inside it", declared.touches)
+	case declared.peer == toNetwork && rules.egress.entitlesAny():
 		hint = `; "any" leaves out private, link-local and other networks that are not the internet, so declare any, or take those out with except`
 	}
 	r.refused.add(outsidePolicy, element(list, index), "ALLOWED_EGRESS",
 		"%s is not wholly inside one rule of the policy's envelope: %s (policy.constraints.network.allowed_egress)%s",
 		describeEgress(rule), alternatives(rules.egress.texts), hint)
+}
+
+// guarded refuses what an empty envelope does not restrict: guarded networks
+// must be listed.
+func (r *resolver) guarded(field string, rule *sandboxv1.EgressRule, declared *grant) {
+	rules := &r.policy.network
+	listed := len(rules.egress.grants) > 0 ||
+		slices.ContainsFunc(rules.defaultGrants, func(g grant) bool { return g.covers(declared) })
+	if declared.touches.IsValid() && !listed {
+		r.refused.add(outsidePolicy, field, "ALLOWED_EGRESS",
+			"%s has addresses of %s, which no sandbox reaches unless the policy lists them (policy.constraints.network.allowed_egress); declare any, or take them out with except",
+			describeEgress(rule), declared.touches)
+	}
 }
 
 // ingress checks one declared rule; one that deny_ingress sets aside needs only
@@ -133,6 +152,8 @@ func compileNetwork(constraints *sandboxv1.NetworkConstraints) networkRules {
 		rules.egress.texts = append(rules.egress.texts, describePolicyEgress(rule))
 	}
 	for _, rule := range constraints.GetDefaultEgress() {
+		g, _ := parsePolicyEgress(rule, false)
+		rules.defaultGrants = append(rules.defaultGrants, g)
 		rules.defaultEgress = append(rules.defaultEgress, declare(rule))
 	}
 	for _, rule := range constraints.GetAllowedIngress() {

@@ -1,11 +1,13 @@
 package policy_test
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/internal/apierr"
@@ -89,6 +91,22 @@ func TestADeclaredRuleLiesWhollyInsideOneEntitlement(t *testing.T) {
 		admitted bool
 	}{
 		{"an empty envelope restricts nothing", toCIDR("10.0.0.0/8"), nil, true},
+
+		{"an empty envelope does not open link-local networks", toCIDR("169.254.169.254/32"), nil, false},
+		{"nor those of IPv6", toCIDR("fe80::/64"), nil, false},
+		{"nor loopback", toCIDR("127.0.0.0/24"), nil, false},
+		{"nor loopback of IPv6", toCIDR("::1/128"), nil, false},
+		{"nor multicast", toCIDR("224.0.0.251/32"), nil, false},
+		{"nor multicast of IPv6", toCIDR("ff02::/16"), nil, false},
+		{"nor a network that holds one of them", toCIDR("0.0.0.0/0"), nil, false},
+		{"nor one that excepts a part of it", toCIDR("169.0.0.0/8", "169.254.0.0/17"), nil, false},
+		{"a network that excepts all of it", toCIDR("169.0.0.0/8", "169.254.0.0/16"), nil, true},
+		{"a network that excepts more than it", toCIDR("168.0.0.0/7", "169.0.0.0/8"), nil, true},
+		{"a link-local address that is listed", toCIDR("169.254.169.254/32"), []*sandboxv1.PolicyEgressRule{entitle(toCIDR("169.254.169.0/24"))}, true},
+		{"a wide rule of the policy lists none", toCIDR("169.254.169.254/32"), []*sandboxv1.PolicyEgressRule{entitle(toCIDR("0.0.0.0/0"))}, false},
+		{"nor does one that just holds it", toCIDR("169.254.0.0/16"), []*sandboxv1.PolicyEgressRule{entitle(toCIDR("169.254.0.0/15"))}, false},
+		{"a wide rule does not mean it", toCIDR("169.254.0.0/15"), []*sandboxv1.PolicyEgressRule{entitle(toCIDR("0.0.0.0/0", "169.254.0.0/16"))}, true},
+		{"a link-local network beside a wide rule", toCIDR("169.254.169.254/32"), []*sandboxv1.PolicyEgressRule{entitle(toCIDR("0.0.0.0/0")), entitle(toCIDR("169.254.169.254/32"))}, true},
 
 		{"the same network", toCIDR("203.0.113.0/24"), []*sandboxv1.PolicyEgressRule{entitle(toCIDR("203.0.113.0/24"))}, true},
 		{"a part of the network", toCIDR("203.0.113.128/25"), []*sandboxv1.PolicyEgressRule{entitle(toCIDR("203.0.113.0/24"))}, true},
@@ -241,6 +259,64 @@ func TestNetworkRulesWithoutAMeaningAreRefused(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.want, rules); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestGuardedNetworksAreReachedOnlyByRulesOfThePolicyInsideThem(t *testing.T) {
+	guarded := netip.MustParsePrefix("169.254.0.0/16")
+	around := rapid.Custom(func(t *rapid.T) netip.Prefix {
+		low := rapid.Uint16().Draw(t, "low")
+		address := netip.AddrFrom4([4]byte{169, 254, byte(low >> 8), byte(low)})
+		return netip.PrefixFrom(address, rapid.IntRange(0, 32).Draw(t, "bits")).Masked()
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		declared := around.Draw(t, "declared")
+		constraints := &sandboxv1.NetworkConstraints{}
+		entitled := false
+		for _, list := range []struct {
+			name  string
+			rules *[]*sandboxv1.PolicyEgressRule
+		}{{"allowed", &constraints.AllowedEgress}, {"default", &constraints.DefaultEgress}} {
+			for _, prefix := range rapid.SliceOfN(around, 0, 3).Draw(t, list.name) {
+				*list.rules = append(*list.rules, entitle(toCIDR(prefix.String())))
+				inside := prefix.Bits() >= guarded.Bits()
+				entitled = entitled || inside && prefix.Overlaps(declared) && prefix.Bits() <= declared.Bits()
+			}
+		}
+		resolved, err := policy.Resolve(policy.Request{Spec: reaching(toCIDR(declared.String())), Policy: networking(constraints)})
+		if err != nil {
+			return
+		}
+		if declared.Bits() >= guarded.Bits() && !entitled {
+			t.Fatalf("%s is granted by %v", declared, constraints)
+		}
+		if len(constraints.GetAllowedEgress())+len(constraints.GetDefaultEgress()) == 0 {
+			t.Fatalf("%s is granted by nothing: %v", declared, resolved.Egress)
+		}
+	})
+}
+
+func TestWhatASandboxMayDeclareOfTheDefault(t *testing.T) {
+	everything := networking(&sandboxv1.NetworkConstraints{DefaultEgress: []*sandboxv1.PolicyEgressRule{entitle(toCIDR("0.0.0.0/0"))}})
+	metadata := networking(&sandboxv1.NetworkConstraints{DefaultEgress: []*sandboxv1.PolicyEgressRule{entitle(toCIDR("169.254.169.254/32"))}})
+	for name, test := range map[string]struct {
+		policy   *sandboxv1.Policy
+		declared *sandboxv1.EgressRule
+		admitted bool
+	}{
+		"the default itself":                          {everything, toCIDR("0.0.0.0/0"), true},
+		"what a wide default does not mean":           {everything, toCIDR("169.254.169.254/32"), false},
+		"a link-local address that is the default":    {metadata, toCIDR("169.254.169.254/32"), true},
+		"another one":                                 {metadata, toCIDR("169.254.169.253/32"), false},
+		"a network that has no guarded addresses":     {metadata, toCIDR("10.0.0.0/8"), true},
+		"a network that holds the one of the default": {metadata, toCIDR("169.254.169.252/30"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := policy.Resolve(policy.Request{Spec: reaching(test.declared), Policy: test.policy})
+			if (err == nil) != test.admitted {
+				t.Errorf("%v; want admitted: %t", err, test.admitted)
 			}
 		})
 	}

@@ -28,10 +28,12 @@ func memories() *rapid.Generator[string] {
 	return quantities("64Mi", "256Mi", "512M", "1Gi", "2048Mi", "4Gi")
 }
 
+// rules are such that have no address of a guarded network: of those, a first
+// entry of an envelope is a grant.
 func rules() *rapid.Generator[*sandboxv1.EgressRule] {
 	return rapid.Custom(func(t *rapid.T) *sandboxv1.EgressRule {
 		rule := rapid.SampledFrom([]*sandboxv1.EgressRule{
-			toAny(), toCIDR("203.0.113.0/24"), toCIDR("203.0.113.0/25"), toCIDR("203.0.112.0/23", "203.0.113.128/25"), toCIDR("0.0.0.0/0", "10.0.0.0/8"),
+			toAny(), toCIDR("203.0.113.0/24"), toCIDR("203.0.113.0/25"), toCIDR("203.0.112.0/23", "203.0.113.128/25"), toCIDR("0.0.0.0/0", "10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4"),
 			toHost("a.example.com"), toHost("*.example.com"), toHost("b.example.org"),
 			toTenant(sandboxv1.TenantScope_TENANT_SCOPE_SAME_USER), toTenant(sandboxv1.TenantScope_TENANT_SCOPE_SAME_ORG),
 			toPods(map[string]string{"app": "db"}, nil), toPods(map[string]string{"app": "db", "tier": "1"}, nil),

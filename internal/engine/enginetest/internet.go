@@ -24,6 +24,8 @@ type internet struct {
 	// host is the machine's own address on that network.
 	host                  netip.Addr
 	site, other, resolver netip.Addr
+	// neighbour is a link-local address, like that of a metadata service.
+	neighbour netip.Addr
 
 	mu       sync.Mutex
 	received []string
@@ -54,7 +56,7 @@ func newInternet(t *testing.T) *internet {
 		servers.Wait()
 	})
 	err := inNamespace(namespace, func() error {
-		for _, address := range []netip.Addr{world.site, world.other, world.resolver} {
+		for _, address := range []netip.Addr{world.site, world.other, world.resolver, world.neighbour} {
 			for _, port := range sitePorts {
 				listener, err := net.Listen("tcp4", at(address, port))
 				if err != nil {
@@ -105,6 +107,10 @@ func (w *internet) build(t *testing.T) (netns.NsHandle, netlink.Link) {
 		}
 		at := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, block*16 + n}) }
 		w.host, w.site, w.other, w.resolver = at(1), at(2), at(3), at(4)
+		w.neighbour = netip.AddrFrom4([4]byte{169, 254, 213, block*16 + 2})
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Scope: netlink.SCOPE_LINK, Dst: hostNetwork(w.neighbour)}); err != nil {
+			t.Fatalf("make the internet: %v", err)
+		}
 		if err := w.configure(namespace, link); err != nil {
 			t.Fatalf("make the internet: %v", err)
 		}
@@ -115,9 +121,7 @@ func (w *internet) build(t *testing.T) (netns.NsHandle, netlink.Link) {
 }
 
 func (w *internet) configure(namespace netns.NsHandle, link netlink.Link) error {
-	address := func(a netip.Addr) *netlink.Addr {
-		return &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)}}
-	}
+	address := func(a netip.Addr) *netlink.Addr { return &netlink.Addr{IPNet: hostNetwork(a)} }
 	if err := netlink.AddrAdd(link, address(w.host)); err != nil {
 		return err
 	}
@@ -130,7 +134,7 @@ func (w *internet) configure(namespace netns.NsHandle, link netlink.Link) error 
 	if err != nil {
 		return err
 	}
-	for _, a := range []netip.Addr{w.site, w.other, w.resolver} {
+	for _, a := range []netip.Addr{w.site, w.other, w.resolver, w.neighbour} {
 		if err := inside.AddrAdd(peer, address(a)); err != nil {
 			return err
 		}
@@ -140,6 +144,10 @@ func (w *internet) configure(namespace netns.NsHandle, link netlink.Link) error 
 	}
 	// It can answer whatever reaches it, also from an address made up.
 	return inside.RouteAdd(&netlink.Route{LinkIndex: peer.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}})
+}
+
+func hostNetwork(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
 func (w *internet) serveStreams(listener net.Listener) {

@@ -95,8 +95,35 @@ func testNetwork(t *testing.T, s *suite) {
 		box := connected(t, engine.Network{DNS: true, Egress: []engine.EgressRule{{Any: true}}})
 		box.want(t, "connect", "tcp", at(world.site, 80))
 		s.cut(t, box, "tcp", listener.Addr().String())
-		for _, internal := range []string{"10.0.0.1:80", "100.64.0.1:80", "169.254.169.254:80", "172.16.0.1:80", "192.168.0.1:80"} {
+		for _, internal := range []string{"10.0.0.1:80", "100.64.0.1:80", at(world.neighbour, 80), "172.16.0.1:80", "192.168.0.1:80"} {
 			s.cut(t, box, "tcp", internal)
+		}
+	})
+	t.Run("a wide prefix does not mean the machine and its neighbours", func(t *testing.T) {
+		s.leavesNothing(t)
+		listener, err := net.Listen("tcp4", at(world.host, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		for _, wide := range []string{"0.0.0.0/0", "128.0.0.0/1"} {
+			box := connected(t, allow(engine.EgressRule{Prefix: netip.MustParsePrefix(wide)}))
+			box.want(t, "connect", "tcp", at(world.site, 80))
+			s.cut(t, box, "tcp", listener.Addr().String())
+			s.cut(t, box, "tcp", at(world.neighbour, 80))
+			s.cut(t, box, "udp", at(world.neighbour, 80))
+		}
+	})
+	t.Run("a prefix inside the link-local network means it", func(t *testing.T) {
+		s.leavesNothing(t)
+		for name, rule := range map[string]netip.Prefix{
+			"one address": prefix(world.neighbour), "a part": netip.PrefixFrom(world.neighbour, 28).Masked(), "the whole": netip.PrefixFrom(world.neighbour, 16).Masked(),
+		} {
+			t.Run(name, func(t *testing.T) {
+				box := connected(t, allow(engine.EgressRule{Prefix: rule}))
+				box.want(t, "connect", "tcp", at(world.neighbour, 80))
+				s.cut(t, box, "tcp", at(world.site, 80))
+			})
 		}
 	})
 	t.Run("sandboxes do not reach each other", func(t *testing.T) {

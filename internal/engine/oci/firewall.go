@@ -59,6 +59,7 @@ const (
 	setDNS       = "dns"       // interfaces that may ask the resolvers
 	setResolvers = "resolvers" // their addresses
 	setInternal  = "internal"  // what Any does not mean
+	setGuarded   = "guarded"   // what no wider prefix means
 	mapEgress    = "egress"    // interface: its own chain
 )
 
@@ -69,7 +70,7 @@ func (f *firewall) nftTable() *nftables.Table {
 func (f *firewall) chainName(sandboxID string) string { return "from_" + f.linkName(sandboxID) }
 
 type nftSets struct {
-	addresses, dns, resolvers, internal, egress *nftables.Set
+	addresses, dns, resolvers, internal, guarded, egress *nftables.Set
 }
 
 func sets(table *nftables.Table) nftSets {
@@ -81,6 +82,7 @@ func sets(table *nftables.Table) nftSets {
 		dns:       &nftables.Set{Table: table, Name: setDNS, KeyType: nftables.TypeIFName},
 		resolvers: &nftables.Set{Table: table, Name: setResolvers, KeyType: nftables.TypeIPAddr},
 		internal:  &nftables.Set{Table: table, Name: setInternal, KeyType: nftables.TypeIPAddr, Interval: true},
+		guarded:   &nftables.Set{Table: table, Name: setGuarded, KeyType: nftables.TypeIPAddr, Interval: true},
 		egress: &nftables.Set{
 			Table: table, Name: mapEgress, IsMap: true,
 			KeyType: nftables.TypeIFName, DataType: nftables.TypeVerdict,
@@ -98,16 +100,18 @@ func (f *firewall) ensure() error {
 		}
 		table := conn.AddTable(f.nftTable())
 		s := sets(table)
-		for _, set := range []*nftables.Set{s.addresses, s.dns, s.resolvers, s.internal, s.egress} {
+		for _, set := range []*nftables.Set{s.addresses, s.dns, s.resolvers, s.internal, s.guarded, s.egress} {
 			if err := conn.AddSet(set, nil); err != nil {
 				return fmt.Errorf("declare set %s: %w", set.Name, err)
 			}
 		}
 		conn.FlushSet(s.resolvers)
 		conn.FlushSet(s.internal)
+		conn.FlushSet(s.guarded)
 		if err := errors.Join(
 			conn.SetAddElements(s.resolvers, addressElements(f.resolvers)),
 			conn.SetAddElements(s.internal, intervalElements(append([]netip.Prefix{f.subnet}, f.internal...))),
+			conn.SetAddElements(s.guarded, intervalElements(guardedPrefixes())),
 		); err != nil {
 			return fmt.Errorf("fill sets: %w", err)
 		}

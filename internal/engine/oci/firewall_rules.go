@@ -147,6 +147,9 @@ func (f *firewall) egressRules(s nftSets, rules []engine.EgressRule) [][]expr.An
 			destination = rule(destination, destinationIn(s.internal, true))
 		case r.Prefix.Addr().Is4():
 			destination = rule(destination, destinationWithin(r.Prefix, true))
+			if opensByTheWay(r.Prefix) {
+				destination = rule(destination, destinationIn(s.guarded, true))
+			}
 		default:
 			continue
 		}
@@ -164,6 +167,24 @@ func (f *firewall) egressRules(s nftSets, rules []engine.EgressRule) [][]expr.An
 		}
 	}
 	return out
+}
+
+// guardedPrefixes hold the clouds' metadata services and the machine itself:
+// loopback, link-local and multicast networks.
+func guardedPrefixes() []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix("127.0.0.0/8"),
+		netip.MustParsePrefix("169.254.0.0/16"),
+		netip.MustParsePrefix("224.0.0.0/4"),
+	}
+}
+
+// opensByTheWay says whether the prefix has guarded addresses without lying
+// inside one of their networks: then it does not mean them.
+func opensByTheWay(prefix netip.Prefix) bool {
+	return slices.ContainsFunc(guardedPrefixes(), func(guarded netip.Prefix) bool {
+		return guarded.Overlaps(prefix) && prefix.Bits() < guarded.Bits()
+	})
 }
 
 // protocols are the names an engine.PortRange may use.
