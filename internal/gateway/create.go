@@ -139,7 +139,7 @@ func (g *Gateway) place(ctx context.Context, record *Record) (placed, error) {
 			return placement.Demand{}, err
 		}
 		resolved[c.RunnerID] = result
-		demand := placement.Demand{Amount: amountOf(result.Requests), HostNames: result.NamesHosts()}
+		demand := placement.Demand{Amount: amountOf(result.Requests), HostNames: result.NamesHosts(), IPv6: result.IPv6()}
 		if result.RuntimeClass != policy.NodeDefault {
 			demand.Runtime = result.RuntimeClass
 		}

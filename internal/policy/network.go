@@ -53,7 +53,7 @@ func (r *resolver) network(spec *sandboxv1.NetworkOptions, out *Resolved) {
 			r.refused.add(invalid, "spec.network.egress", "MUTUALLY_EXCLUSIVE", "must be empty when deny_egress is true; keep one of the two")
 		}
 	case len(declared) == 0:
-		out.Egress = rules.defaultEgress
+		out.Egress, out.defaultEgress = rules.defaultEgress, true
 	default:
 		out.Egress = declared
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"maps"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -70,6 +71,8 @@ type Resolved struct {
 	RuntimeClass string
 
 	annotations, baseAnnotations map[string]string
+	// defaultEgress: Egress is the policy's default.
+	defaultEgress bool
 }
 
 // Annotations are the sandbox's, with those of the policy's base over them. The
@@ -90,6 +93,26 @@ func (r *Resolved) NamesHosts() bool {
 		}
 	}
 	return false
+}
+
+// EgressField is where rule i of Egress was written.
+func (r *Resolved) EgressField(i int) string {
+	if r.defaultEgress {
+		return element("policy.constraints.network.default_egress", i)
+	}
+	return element("spec.network.egress", i)
+}
+
+// IPv6 is the field of the first egress rule to a network of IPv6, which needs
+// a runner that has IPv6; empty: there is none.
+func (r *Resolved) IPv6() string {
+	for i, rule := range r.Egress {
+		// Every IPv6 network has a colon, and no other.
+		if strings.Contains(rule.GetCidr().GetCidr(), ":") {
+			return r.EgressField(i) + ".cidr"
+		}
+	}
+	return ""
 }
 
 // Effective is spec with the resources, the lifetime and the network rules that

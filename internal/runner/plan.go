@@ -33,7 +33,7 @@ func newPlan(request *runnerv1.CreateSandboxRequest, resolved *policy.Resolved, 
 		return plan{}, apierr.New(apierr.PlacementUnsatisfied,
 			"spec.runtime_class: the sandbox needs the runtime class %q, and this runner has only %q; leave it out or choose another runner", class, runtime)
 	}
-	egress, err := engineEgress(resolved.Egress)
+	egress, err := engineEgress(resolved)
 	if err != nil {
 		return plan{}, err
 	}
@@ -102,17 +102,17 @@ func supported(spec *sandboxv1.SandboxSpec) error {
 }
 
 // engineEgress translates rules that the policy has allowed.
-func engineEgress(rules []*sandboxv1.EgressRule) ([]engine.EgressRule, error) {
+func engineEgress(resolved *policy.Resolved) ([]engine.EgressRule, error) {
 	var out []engine.EgressRule
 	var wrong []apierr.Violation
 	refuse := func(index int, field, format string, args ...any) {
 		wrong = append(wrong, apierr.Violation{
-			Field:       fmt.Sprintf("spec.network.egress[%d]%s", index, field),
+			Field:       resolved.EgressField(index) + field,
 			Reason:      "CANNOT_ENFORCE",
 			Description: fmt.Sprintf(format, args...),
 		})
 	}
-	for i, rule := range rules {
+	for i, rule := range resolved.Egress {
 		translated := engine.EgressRule{}
 		switch destination := rule.GetDestination().(type) {
 		case *sandboxv1.EgressRule_Any:
@@ -121,6 +121,11 @@ func engineEgress(rules []*sandboxv1.EgressRule) ([]engine.EgressRule, error) {
 			prefix, except, err := prefixes(destination.Cidr)
 			if err != nil {
 				refuse(i, ".cidr", "%v", err)
+				continue
+			}
+			if prefix.Addr().Is6() {
+				refuse(i, ".cidr", "%q: sandboxes on this runner have no IPv6, so the rule would grant nothing; leave it out or choose another runner",
+					destination.Cidr.GetCidr())
 				continue
 			}
 			translated.Prefix, translated.Except = prefix, except

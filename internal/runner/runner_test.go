@@ -13,6 +13,7 @@ import (
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	runnerv1 "github.com/sandbar-project/sandbar/api/sandbar/runner/v1"
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/policy"
 )
 
 func TestRunnerEnrolsDescribesItselfAndSendsHeartbeats(t *testing.T) {
@@ -343,12 +344,51 @@ func TestWhatCannotBeEnforcedIsRefused(t *testing.T) {
 		"egress by name": {func(s *sandboxv1.SandboxSpec) {
 			s.Network = &sandboxv1.NetworkOptions{Egress: []*sandboxv1.EgressRule{{Destination: &sandboxv1.EgressRule_DnsName{DnsName: "example.com"}}}}
 		}, apierr.PlacementUnsatisfied},
+		"egress to IPv6": {func(s *sandboxv1.SandboxSpec) {
+			s.Network = &sandboxv1.NetworkOptions{Egress: []*sandboxv1.EgressRule{toNetwork("192.0.2.0/24"), toNetwork("2001:db8::/32")}}
+		}, apierr.PlacementUnsatisfied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := shell("true")
 			tc.edit(spec)
 			if _, err := client.CreateSandbox(b.ctx(), b.request(1, spec)); apierr.ReasonOf(err) != tc.reason {
 				t.Errorf("got %v (%s)", err, apierr.ReasonOf(err))
+			}
+		})
+	}
+}
+
+func toNetwork(cidr string) *sandboxv1.EgressRule {
+	return &sandboxv1.EgressRule{Destination: &sandboxv1.EgressRule_Cidr{Cidr: &sandboxv1.CidrBlock{Cidr: cidr}}}
+}
+
+func TestRefusedEgressNamesTheFieldThatHasIt(t *testing.T) {
+	declared := shell("true")
+	declared.Network = &sandboxv1.NetworkOptions{Egress: []*sandboxv1.EgressRule{toNetwork("192.0.2.0/24"), toNetwork("2001:db8::/32")}}
+	byDefault := &sandboxv1.Policy{Constraints: &sandboxv1.PolicyConstraints{Network: &sandboxv1.NetworkConstraints{
+		DefaultEgress: []*sandboxv1.PolicyEgressRule{{Destination: &sandboxv1.PolicyEgressRule_Cidr{Cidr: &sandboxv1.CidrBlock{Cidr: "2001:db8::/32"}}}},
+	}}}
+	for name, tc := range map[string]struct {
+		spec   *sandboxv1.SandboxSpec
+		policy *sandboxv1.Policy
+		field  string
+	}{
+		"the sandbox":        {declared, &sandboxv1.Policy{}, "spec.network.egress[1].cidr"},
+		"the policy default": {shell("true"), byDefault, "policy.constraints.network.default_egress[0].cidr"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.spec.Containers[0].Image = "busybox:1"
+			resolved, err := policy.Resolve(policy.Request{Spec: tc.spec, Policy: tc.policy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := resolved.IPv6(); got != tc.field {
+				t.Errorf("IPv6() = %q; want %q", got, tc.field)
+			}
+			_, err = engineEgress(&resolved)
+			var refusal *apierr.Error
+			if !errors.As(err, &refusal) || len(refusal.Violations()) != 1 || refusal.Violations()[0].Field != tc.field {
+				t.Errorf("got %v; want a violation of %s alone", err, tc.field)
 			}
 		})
 	}

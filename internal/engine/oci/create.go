@@ -224,6 +224,9 @@ func checkSpec(spec engine.Spec) error {
 		if !rule.Any && !rule.Prefix.IsValid() {
 			errs = append(errs, fmt.Errorf("egress rule %d: names no destination", i))
 		}
+		if rule.Prefix.IsValid() && !rule.Prefix.Addr().Is4() {
+			errs = append(errs, fmt.Errorf("egress rule %d: %s: sandboxes have no IPv6; expected an IPv4 prefix", i, rule.Prefix))
+		}
 		for _, ports := range rule.Ports {
 			if protocols[ports.Protocol] == 0 || ports.First == 0 || ports.Last < ports.First {
 				errs = append(errs, fmt.Errorf("egress rule %d: %s ports %d to %d: expected TCP, UDP or SCTP and a range within 1 to 65535", i, ports.Protocol, ports.First, ports.Last))

@@ -137,21 +137,18 @@ func destinationPorts(first, last uint16) []expr.Any {
 }
 
 // egressRules are one rule of nftables for each destination and range of ports.
-// Sandboxes have no IPv6, so prefixes of it grant nothing.
+// Create has refused prefixes of IPv6.
 func (f *firewall) egressRules(s nftSets, rules []engine.EgressRule) [][]expr.Any {
 	var out [][]expr.Any
 	for _, r := range rules {
 		destination := isIPv4()
-		switch {
-		case r.Any:
+		if r.Any {
 			destination = rule(destination, destinationIn(s.internal, true))
-		case r.Prefix.Addr().Is4():
+		} else {
 			destination = rule(destination, destinationWithin(r.Prefix, true))
 			if opensByTheWay(r.Prefix) {
 				destination = rule(destination, destinationIn(s.guarded, true))
 			}
-		default:
-			continue
 		}
 		for _, except := range r.Except {
 			if except.Addr().Is4() {

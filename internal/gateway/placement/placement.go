@@ -48,6 +48,8 @@ type Candidate struct {
 	HasPolicy bool
 	// EnforcesHostNames: it can hold a sandbox to egress by name.
 	EnforcesHostNames bool
+	// HasIPv6: its sandboxes can be granted networks of IPv6.
+	HasIPv6 bool
 	// Runtime is the runtime class that its sandboxes have.
 	Runtime string
 	// Capacity is all that sandboxes may be promised together, Reserved what
@@ -62,6 +64,8 @@ type Demand struct {
 	Amount
 	// HostNames: it is granted egress by name.
 	HostNames bool
+	// IPv6 is the field that grants it a network of IPv6; empty: none does.
+	IPv6 string
 	// Runtime is the runtime class that it must have; empty: any.
 	Runtime string
 }
@@ -159,6 +163,11 @@ func take(c Candidate, demand Demand) (refusal, bool) {
 		return refusal{
 			runnerID: c.RunnerID, because: incapable,
 			text: "it cannot enforce egress by name (network.egress.dns_name)",
+		}, false
+	case demand.IPv6 != "" && !c.HasIPv6:
+		return refusal{
+			runnerID: c.RunnerID, because: incapable,
+			text: fmt.Sprintf("its sandboxes have no IPv6 (%s); leave the rule out", demand.IPv6),
 		}, false
 	case demand.Runtime != "" && demand.Runtime != c.Runtime:
 		return refusal{

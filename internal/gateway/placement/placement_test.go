@@ -68,6 +68,10 @@ func TestRulesThatKeepASandboxOffARunner(t *testing.T) {
 			resolve: asks(placement.Demand{HostNames: true}), reason: apierr.NoSuitableRunner, says: "dns_name",
 		},
 		{
+			name:    "egress to a network of IPv6 needs a runner that has IPv6",
+			resolve: asks(placement.Demand{IPv6: "spec.network.egress[1].cidr"}), reason: apierr.NoSuitableRunner, says: "no IPv6 (spec.network.egress[1].cidr)",
+		},
+		{
 			name:    "a runtime class needs a runner that has it",
 			resolve: asks(placement.Demand{Runtime: "gvisor"}), reason: apierr.NoSuitableRunner, says: "gvisor",
 		},
