@@ -115,6 +115,8 @@ func (g *Gateway) earlier(ctx context.Context, record *Record) (*sandboxv1.Sandb
 type placed struct {
 	runner   Runner
 	resolved policy.Resolved
+	// runtime is the class that the runner gives by itself.
+	runtime string
 }
 
 // place chooses a runner and reserves room on it for the record.
@@ -156,7 +158,7 @@ func (g *Gateway) place(ctx context.Context, record *Record) (placed, error) {
 		}
 		chosen := byID[choice.RunnerID]
 		if g.registry.runner(chosen.RunnerKey).reserve(record.SandboxID, choice.Demand.Amount) {
-			return placed{runner: chosen, resolved: resolved[choice.RunnerID]}, nil
+			return placed{runner: chosen, resolved: resolved[choice.RunnerID], runtime: choice.Runtime}, nil
 		}
 		// Somebody was faster; look again at what is left.
 	}
@@ -189,25 +191,10 @@ func amountOf(a policy.Amount) placement.Amount {
 // initialStatus says at once what the sandbox will get (trap 45), in the words
 // it was asked for (trap 44).
 func initialStatus(spec *sandboxv1.SandboxSpec, place placed, now time.Time) *sandboxv1.SandboxStatus {
-	primary := place.resolved.Containers[place.resolved.Primary]
-	status := &sandboxv1.SandboxStatus{
-		State:                         creating,
-		CreateTime:                    timestamppb.New(now),
-		RunnerId:                      place.runner.RunnerID,
-		RunnerGroupId:                 place.runner.RunnerGroupID,
-		EffectiveResourceRequirements: primary.Requirements,
-		EffectiveResources:            primary.Requirements.GetLimits(),
-		EffectiveMaxLifetimeSeconds:   place.resolved.LifetimeSeconds,
-		EffectiveEgress:               place.resolved.Egress,
-		EffectiveIngress:              place.resolved.Ingress,
-		EffectiveRuntimeClass:         place.resolved.RuntimeClass,
-		ContainerStatuses:             []*sandboxv1.ContainerStatus{{Name: primary.Name, State: creating}},
-	}
-	for _, service := range spec.GetServices() {
-		status.Services = append(status.Services, &sandboxv1.ServiceStatus{
-			Port: service.GetPort(), Name: service.GetName(), Protocol: service.GetProtocol(), Visibility: service.GetVisibility(),
-		})
-	}
+	status := place.resolved.Status(spec, place.runtime)
+	status.CreateTime = timestamppb.New(now)
+	status.RunnerId = place.runner.RunnerID
+	status.RunnerGroupId = place.runner.RunnerGroupID
 	return status
 }
 

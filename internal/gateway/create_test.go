@@ -53,6 +53,9 @@ func TestASlowCreationIsAnsweredWithWhatIsKnown(t *testing.T) {
 	if status.GetEffectiveMaxLifetimeSeconds() <= 0 {
 		t.Errorf("effective lifetime = %d", status.GetEffectiveMaxLifetimeSeconds())
 	}
+	if status.GetEffectiveRuntimeClass() != "fake" {
+		t.Errorf("effective runtime class = %q; want the runner's own", status.GetEffectiveRuntimeClass())
+	}
 	close(h.gate)
 	awaitState(t, c, sb.GetSandboxId(), sandboxv1.State_STATE_RUNNING)
 }

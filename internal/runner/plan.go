@@ -172,25 +172,8 @@ func portRange(ports *sandboxv1.PortRange) engine.PortRange {
 
 // firstStatus is the status of a sandbox that has just been accepted.
 func firstStatus(request *runnerv1.CreateSandboxRequest, resolved *policy.Resolved, runnerID, runtime string) *sandboxv1.SandboxStatus {
-	primary := resolved.Containers[resolved.Primary]
-	status := &sandboxv1.SandboxStatus{
-		State:                         sandboxv1.State_STATE_CREATING,
-		CreateTime:                    request.GetCreateTime(),
-		RunnerId:                      runnerID,
-		EffectiveResources:            primary.Requirements.GetRequests(),
-		EffectiveResourceRequirements: primary.Requirements,
-		EffectiveMaxLifetimeSeconds:   resolved.LifetimeSeconds,
-		EffectiveEgress:               resolved.Egress,
-		EffectiveIngress:              resolved.Ingress,
-		EffectiveRuntimeClass:         runtime,
-		ContainerStatuses: []*sandboxv1.ContainerStatus{
-			{Name: primary.Name, State: sandboxv1.State_STATE_CREATING},
-		},
-	}
-	for _, service := range request.GetSpec().GetServices() {
-		status.Services = append(status.Services, &sandboxv1.ServiceStatus{
-			Port: service.GetPort(), Name: service.GetName(), Protocol: service.GetProtocol(), Visibility: service.GetVisibility(),
-		})
-	}
+	status := resolved.Status(request.GetSpec(), runtime)
+	status.CreateTime = request.GetCreateTime()
+	status.RunnerId = runnerID
 	return status
 }

@@ -87,6 +87,8 @@ type Resolve func(Candidate) (Demand, error)
 type Choice struct {
 	RunnerID string
 	Demand   Demand
+	// Runtime is the runtime class that the runner's sandboxes have.
+	Runtime string
 }
 
 // Choose filters the candidates and answers with the one that has the most
@@ -120,7 +122,7 @@ func Choose(req Request, candidates []Candidate, resolve Resolve) (Choice, error
 			refused = append(refused, refusal)
 			continue
 		}
-		return Choice{RunnerID: c.RunnerID, Demand: demand}, nil
+		return Choice{RunnerID: c.RunnerID, Demand: demand, Runtime: c.Runtime}, nil
 	}
 	return Choice{}, refused.explain(req, candidates)
 }
