@@ -14,8 +14,6 @@ import (
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	runnerv1 "github.com/sandbar-project/sandbar/api/sandbar/runner/v1"
-	"github.com/sandbar-project/sandbar/internal/gateway/placement"
-	"github.com/sandbar-project/sandbar/internal/policy"
 )
 
 const (
@@ -34,10 +32,15 @@ func (g *Gateway) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbo
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCreate(req); err != nil {
+	spec := req.GetSandbox().GetSpec()
+	if v := checkCreate(req); v != nil {
+		// What stands in the policies is told with it, to save a second try.
+		v.addOthers(g.policyViolations(ctx, caller.OrganizationID, spec))
+		return nil, v.err()
+	}
+	if err := checkSupported(spec); err != nil {
 		return nil, err
 	}
-	spec := req.GetSandbox().GetSpec()
 	digest, err := digestOf(spec)
 	if err != nil {
 		return nil, err
@@ -109,93 +112,6 @@ func (g *Gateway) earlier(ctx context.Context, record *Record) (*sandboxv1.Sandb
 		return nil, v.err()
 	}
 	return toAPI(found), nil
-}
-
-// placed is where a sandbox goes and what it gets there.
-type placed struct {
-	runner   Runner
-	resolved policy.Resolved
-	// runtime is the class that the runner gives by itself.
-	runtime string
-}
-
-// place chooses a runner and reserves room on it for the record.
-func (g *Gateway) place(ctx context.Context, record *Record) (placed, error) {
-	runners, err := g.runners.Runners(ctx, record.OrganizationID)
-	if err != nil {
-		return placed{}, fmt.Errorf("list the organization's runners: %w", err)
-	}
-	byID := make(map[string]Runner, len(runners))
-	for _, r := range runners {
-		byID[r.RunnerID] = r
-	}
-	resolved := map[string]policy.Resolved{}
-	resolve := func(c placement.Candidate) (placement.Demand, error) {
-		r := byID[c.RunnerID]
-		result, err := policy.Resolve(policy.Request{
-			Spec:                  record.Spec,
-			Policy:                r.Policy.Policy,
-			EnforceResourceLimits: r.Policy.EnforceResourceLimits,
-		})
-		if err != nil {
-			return placement.Demand{}, err
-		}
-		resolved[c.RunnerID] = result
-		demand := placement.Demand{Amount: amountOf(result.Requests), HostNames: result.NamesHosts(), IPv6: result.IPv6()}
-		if result.RuntimeClass != policy.NodeDefault {
-			demand.Runtime = result.RuntimeClass
-		}
-		return demand, nil
-	}
-	req := placement.Request{
-		AnyRunner: record.Spec.GetMode() == sandboxv1.SandboxMode_SANDBOX_MODE_CKS,
-		RunnerIDs: record.Spec.GetRunnerIds(),
-	}
-	for {
-		choice, err := placement.Choose(req, g.candidates(runners), resolve)
-		if err != nil {
-			return placed{}, err
-		}
-		chosen := byID[choice.RunnerID]
-		if g.registry.runner(chosen.RunnerKey).reserve(record.SandboxID, choice.Demand.Amount) {
-			return placed{runner: chosen, resolved: resolved[choice.RunnerID], runtime: choice.Runtime}, nil
-		}
-		// Somebody was faster; look again at what is left.
-	}
-}
-
-func (g *Gateway) candidates(runners []Runner) []placement.Candidate {
-	out := make([]placement.Candidate, len(runners))
-	for i, r := range runners {
-		out[i] = placement.Candidate{
-			RunnerID:  r.RunnerID,
-			Shared:    r.Shared,
-			Deleting:  r.Deleting,
-			HasPolicy: r.Policy.Policy != nil,
-		}
-		if home := g.registry.known(r.RunnerKey); home != nil {
-			if s := home.session(); s != nil {
-				out[i].Connected = true
-				out[i].Runtime = s.description.GetRuntime()
-			}
-			out[i].Capacity, out[i].Reserved, _ = home.room()
-		}
-	}
-	return out
-}
-
-func amountOf(a policy.Amount) placement.Amount {
-	return placement.Amount{CPUMillis: a.CPUMillis, MemoryBytes: a.MemoryBytes, GPUCount: a.GPUCount}
-}
-
-// initialStatus says at once what the sandbox will get (trap 45), in the words
-// it was asked for (trap 44).
-func initialStatus(spec *sandboxv1.SandboxSpec, place placed, now time.Time) *sandboxv1.SandboxStatus {
-	status := place.resolved.Status(spec, place.runtime)
-	status.CreateTime = timestamppb.New(now)
-	status.RunnerId = place.runner.RunnerID
-	status.RunnerGroupId = place.runner.RunnerGroupID
-	return status
 }
 
 // insert stores the sandbox and brings it into memory; nil when its request

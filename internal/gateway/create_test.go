@@ -93,6 +93,44 @@ func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
 	}
 }
 
+func TestPolicyViolationsAreToldWithThoseOfTheShape(t *testing.T) {
+	e, _, c := ready(t)
+	e.runners.declare(gateway.Runner{RunnerKey: runnerOne.RunnerKey, Shared: true, Policy: gateway.PolicySnapshot{
+		Policy: &sandboxv1.Policy{Constraints: &sandboxv1.PolicyConstraints{
+			Resources: &sandboxv1.ResourceConstraints{MaxCpu: "250m"},
+			Image:     &sandboxv1.ImageConstraints{AllowedRegistries: []string{"ghcr.io/acme"}},
+		}},
+	}})
+	for name, tc := range map[string]struct {
+		edit func(*sandboxv1.SandboxSpec)
+		want []string
+	}{
+		"of other fields": {func(s *sandboxv1.SandboxSpec) { s.Tags = []string{""} }, []string{
+			"spec.tags[0]", "spec.containers[0].image",
+			"spec.containers[0].resource_requirements.requests.cpu", "spec.containers[0].resource_requirements.limits.cpu",
+		}},
+		"of the same field, once": {func(s *sandboxv1.SandboxSpec) { s.Containers[0].Image = "" }, []string{
+			"spec.containers[0].image",
+			"spec.containers[0].resource_requirements.requests.cpu", "spec.containers[0].resource_requirements.limits.cpu",
+		}},
+		"of no runner, where none takes the mode": {func(s *sandboxv1.SandboxSpec) {
+			s.Tags, s.Mode, s.RunnerIds = []string{""}, sandboxv1.SandboxMode_SANDBOX_MODE_CKS, []string{"nobody"}
+		}, []string{"spec.tags[0]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{Sandbox: &sandboxv1.Sandbox{Spec: spec(tc.edit)}})
+			wantReason(t, err, apierr.InvalidRequest)
+			var fields []string
+			for _, v := range apierr.BadRequest(err).GetFieldViolations() {
+				fields = append(fields, v.GetField())
+			}
+			if diff := cmp.Diff(tc.want, fields); diff != "" {
+				t.Errorf("fields differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestWhatIsNotSupportedIsRefusedByName(t *testing.T) {
 	_, h, c := ready(t)
 	for field, edit := range map[string]func(*sandboxv1.SandboxSpec){

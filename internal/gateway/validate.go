@@ -27,6 +27,19 @@ func (v *violations) add(field, rule, format string, args ...any) {
 	*v = append(*v, apierr.Violation{Field: field, Reason: rule, Description: fmt.Sprintf(format, args...)})
 }
 
+// addOthers adds those of fields that have none yet.
+func (v *violations) addOthers(others violations) {
+	known := map[string]bool{}
+	for _, own := range *v {
+		known[own.Field] = true
+	}
+	for _, other := range others {
+		if !known[other.Field] {
+			*v = append(*v, other)
+		}
+	}
+}
+
 // err is nil when nothing is wrong.
 func (v violations) err() error { return apierr.Invalid(apierr.InvalidRequest, v) }
 
@@ -47,13 +60,13 @@ func (v *violations) noNUL(field, value string) {
 
 // checkCreate checks the shape of the request. What the values may be is the
 // policy's part.
-func checkCreate(req *sandboxv1.CreateSandboxRequest) error {
+func checkCreate(req *sandboxv1.CreateSandboxRequest) violations {
 	spec := req.GetSandbox().GetSpec()
 	var v violations
 	v.requestID(req.GetRequestId())
 	if spec == nil {
 		v.add("spec", "REQUIRED", "is required")
-		return v.err()
+		return v
 	}
 	if len(spec.GetContainers()) == 0 {
 		v.add("spec.containers", "REQUIRED", "is required: exactly one container")
@@ -68,10 +81,7 @@ func checkCreate(req *sandboxv1.CreateSandboxRequest) error {
 	v.placement(spec)
 	v.tags("spec.tags", spec.GetTags())
 	v.services(spec.GetServices())
-	if err := v.err(); err != nil {
-		return err
-	}
-	return checkSupported(spec)
+	return v
 }
 
 func (v *violations) requestID(id string) {
