@@ -48,6 +48,7 @@ func routes(s services) (http.Handler, error) {
 	base := []connect.HandlerOption{
 		connect.WithReadMaxBytes(maxRequestBytes),
 		connect.WithRecover(recovered(s.logger)),
+		withStrictJSON(),
 	}
 	public := append([]connect.HandlerOption{connect.WithInterceptors(
 		&errorInterceptor{logger: s.logger},
