@@ -86,6 +86,8 @@ func publishedRunner() *sandboxv1.ManagedRunner {
 		Etag:             "etag-1",
 		InstallStatus:    sandboxv1.RunnerInstallStatus_RUNNER_INSTALL_STATUS_READY,
 		ConnectionStatus: sandboxv1.RunnerConnectionStatus_RUNNER_CONNECTION_STATUS_CONNECTED,
+
+		NotApplicableOverrides: []string{"labels", "scaling"},
 		ActiveRevision:   1,
 		TargetRevision:   2,
 	}

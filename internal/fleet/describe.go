@@ -63,6 +63,8 @@ func (m *Management) describe(record *RunnerRecord, clusterName string, target, 
 		CreateTime:        timestamppb.New(record.CreateTime),
 		UpdateTime:        timestamppb.New(record.UpdateTime),
 		LastHeartbeatTime: optionalTimestamp(heartbeat),
+
+		NotApplicableOverrides: m.registry.notApplicable(record.RunnerKey),
 	}
 	if record.Policy != nil {
 		runner.Policy = proto.Clone(record.Policy).(*sandboxv1.Policy)

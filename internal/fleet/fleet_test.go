@@ -183,6 +183,12 @@ func (w *world) gone() bool {
 // connect does what the process of that revision does when it starts.
 func (w *world) connect(revision int32) gateway.RunnerIdentity {
 	w.t.Helper()
+	return w.connectAs(revision, &runnerv1.DescribeResponse{})
+}
+
+// connectAs is connect of a runner that describes itself so.
+func (w *world) connectAs(revision int32, description *runnerv1.DescribeResponse) gateway.RunnerIdentity {
+	w.t.Helper()
 	w.cluster.mu.Lock()
 	token := w.cluster.tokens[revision]
 	w.cluster.mu.Unlock()
@@ -193,7 +199,7 @@ func (w *world) connect(revision int32) gateway.RunnerIdentity {
 	if again, err := w.fleet.Registry.Authenticate(w.t.Context(), credential); err != nil || again != identity {
 		w.t.Fatalf("authenticate = %v, %v; want %v", again, err, identity)
 	}
-	if _, err := w.fleet.Registry.Connected(w.t.Context(), identity, &runnerv1.DescribeResponse{}); err != nil {
+	if _, err := w.fleet.Registry.Connected(w.t.Context(), identity, description); err != nil {
 		w.t.Fatal(err)
 	}
 	w.settle(0)
@@ -240,6 +246,26 @@ func TestRunnerBecomesReadyWhenItConnects(t *testing.T) {
 		if got.GetConnectionStatus() != connected || got.GetActiveConfigVersion() != "1.0.0" || got.GetRolloutInProgress() || got.GetLastHeartbeatTime() == nil {
 			t.Errorf("runner = %v, want it connected with version 1.0.0", got)
 		}
+	})
+}
+
+func TestOverridesWithoutAMeaningAreToldAsTheNewestRevisionSaid(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.create(&sandboxv1.Policy{})
+		want := func(when string, want ...string) {
+			t.Helper()
+			if got := w.get().GetNotApplicableOverrides(); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
+		want("before it has connected")
+		identity := w.connectAs(1, &runnerv1.DescribeResponse{NotApplicable: []string{"scaling", "labels"}})
+		want("connected", "scaling", "labels")
+		w.fleet.Registry.Disconnected(w.t.Context(), identity)
+		want("disconnected", "scaling", "labels")
+		w.edit("two")
+		w.connectAs(2, &runnerv1.DescribeResponse{NotApplicable: []string{"labels"}})
+		want("after a rollout", "labels")
 	})
 }
 

@@ -51,6 +51,8 @@ type Registry struct {
 type session struct {
 	connected     bool
 	lastHeartbeat time.Time
+	// notApplicable are the overrides that mean nothing to it.
+	notApplicable []string
 }
 
 func newRegistry(cfg Config) *Registry {
@@ -230,7 +232,9 @@ func (r *Registry) Connected(ctx context.Context, runner gateway.RunnerIdentity,
 	if err != nil {
 		return gateway.PolicySnapshot{}, err
 	}
-	r.observe(runner, func(s *session) { s.connected, s.lastHeartbeat = true, r.cfg.Now() })
+	r.observe(runner, func(s *session) {
+		s.connected, s.lastHeartbeat, s.notApplicable = true, r.cfg.Now(), description.GetNotApplicable()
+	})
 	r.cfg.Logger.InfoContext(ctx, "runner connected", "org_id", runner.OrganizationID, "runner_id", runner.RunnerID,
 		"revision", runner.Revision, "version", description.GetVersion(), "runtime", description.GetRuntime(),
 		"not_applicable", description.GetNotApplicable())
@@ -301,6 +305,17 @@ func (r *Registry) lastHeartbeat(key gateway.RunnerKey) (latest time.Time) {
 		}
 	}
 	return latest
+}
+
+// notApplicable is what the newest revision that has connected said.
+func (r *Registry) notApplicable(key gateway.RunnerKey) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var newest int32
+	for revision := range r.sessions[key] {
+		newest = max(newest, revision)
+	}
+	return r.sessions[key][newest].notApplicable
 }
 
 // forget drops what is known of a runner's connections.

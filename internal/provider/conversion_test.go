@@ -24,11 +24,13 @@ import (
 func testTranslation() translation { return newRunnerResource().(*runnerResource).runner }
 
 // unwritable are fields of the contract that no configuration can set: older
-// names, and what v1 clients must leave alone.
+// names, what v1 clients must leave alone, and Sandbar's own, which are not in
+// the provider's published schema.
 var unwritable = map[protoreflect.FullName]bool{
 	"coreweave.sandbox.v1.ManagedRunner.etag":                                     true,
 	"coreweave.sandbox.v1.ManagedRunner.profile_bindings":                         true,
 	"coreweave.sandbox.v1.ManagedRunner.active_profile_spec_version":              true,
+	"coreweave.sandbox.v1.ManagedRunner.not_applicable_overrides":                 true,
 	"coreweave.sandbox.v1.ManagedRunnerSpec.allow_privileged_profile_annotations": true,
 	"coreweave.sandbox.v1.NetworkConstraints.deny_dns":                            true,
 	"coreweave.sandbox.v1.PolicyEgressRule.dns_name":                              true,

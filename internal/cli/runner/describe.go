@@ -91,6 +91,9 @@ func describe(w io.Writer, call *invocation.Invocation, runner *sandboxv1.Manage
 		if overrides := spec.GetOverrides(); overrides != nil {
 			text.Message("Overrides", overrides)
 		}
+		if unused := runner.GetNotApplicableOverrides(); len(unused) > 0 {
+			text.List("Without a meaning here", unused)
+		}
 	})
 	describePolicy(text, runner)
 	_, err := io.WriteString(w, text.String())

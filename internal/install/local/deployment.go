@@ -65,7 +65,6 @@ func notApplicable(deployment *sandboxv1.DeploymentSpec) []string {
 	note(deployment.GetInitResources() != nil, "init_resources")
 	note(len(deployment.GetAnnotations()) > 0, "annotations")
 	note(len(deployment.GetLabels()) > 0, "labels")
-	note(len(deployment.GetArgs()) > 0, "args")
 	note(deployment.GetScaling() != nil, "scaling")
 	note(deployment.GetCpuRuntimeClass() != "", "cpu_runtime_class")
 	note(deployment.GetGpuRuntimeClass() != "", "gpu_runtime_class")

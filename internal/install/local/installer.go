@@ -94,6 +94,11 @@ func (i *Installer) ensure(of runnerFiles, files revisionFiles, target install.T
 	if err != nil {
 		return &failure{reason: sandboxv1.InstallError_INVALID_DEPLOYMENT, message: err.Error(), hints: []string{"Correct spec.overrides.resources."}}
 	}
+	if err := (&runner.FileConfig{}).Apply(target.Deployment.GetArgs()); err != nil {
+		return &failure{
+			reason: sandboxv1.InstallError_INVALID_DEPLOYMENT, message: "spec.overrides.args: " + err.Error(), hints: []string{"Correct spec.overrides.args."},
+		}
+	}
 	if err := i.options.Preflight(i.options.Engine); err != nil {
 		return err
 	}
@@ -153,6 +158,9 @@ func (i *Installer) writeConfig(of runnerFiles, files revisionFiles, target inst
 		Capacity:            i.options.Capacity,
 		NotApplicable:       without,
 		LogLevel:            i.options.LogLevel,
+	}
+	if err := config.Apply(target.Deployment.GetArgs()); err != nil {
+		return false, fmt.Errorf("runner arguments: %w", err)
 	}
 	if err := config.Validate(); err != nil {
 		return false, fmt.Errorf("runner configuration: %w", err)

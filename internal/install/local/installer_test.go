@@ -335,6 +335,20 @@ func TestChangedConfigurationRestartsTheProcess(t *testing.T) {
 	}
 }
 
+func TestArgumentsReachTheRunner(t *testing.T) {
+	h := newHost(t)
+	i := h.installer()
+	of := target(1)
+	of.Deployment.Args = []string{"--max-sandboxes=7"}
+	of.Deployment.Scaling = &sandboxv1.RunnerScaling{}
+	h.ensure(i, of)
+	h.await(i, "starts", running)
+	config, err := runner.LoadConfig(h.files(1).config())
+	if err != nil || config.Capacity.MaxSandboxes != 7 || !cmp.Equal(config.NotApplicable, []string{"scaling"}) {
+		t.Errorf("configured as %+v, %v; want 7 sandboxes, and scaling as all that does not apply", config, err)
+	}
+}
+
 func TestWhatCannotWorkIsObservedAsFailed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		deployment *sandboxv1.DeploymentSpec
@@ -344,6 +358,9 @@ func TestWhatCannotWorkIsObservedAsFailed(t *testing.T) {
 		"a reserved variable": {deployment: &sandboxv1.DeploymentSpec{Env: map[string]string{"LD_PRELOAD": "x"}}, reason: sandboxv1.InstallError_INVALID_DEPLOYMENT},
 		"a limit that is no quantity": {
 			deployment: &sandboxv1.DeploymentSpec{Resources: &sandboxv1.RunnerResources{MemoryLimit: "much"}}, reason: sandboxv1.InstallError_INVALID_DEPLOYMENT,
+		},
+		"arguments that no runner takes": {
+			deployment: &sandboxv1.DeploymentSpec{Args: []string{"--log-level=debug", "--privileged"}}, reason: sandboxv1.InstallError_INVALID_DEPLOYMENT,
 		},
 		"a host without a runtime": {
 			preflight: &failure{reason: sandboxv1.InstallError_RUNTIME_UNAVAILABLE, hints: []string{"install one"}}, reason: sandboxv1.InstallError_RUNTIME_UNAVAILABLE,

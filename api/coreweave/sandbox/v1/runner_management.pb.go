@@ -928,8 +928,11 @@ type ManagedRunner struct {
 	// Carried over from an older API; must be empty.
 	ProfileBindings          []*structpb.Struct `protobuf:"bytes,19,rep,name=profile_bindings,json=profileBindings,proto3" json:"profile_bindings,omitempty"`
 	ActiveProfileSpecVersion string             `protobuf:"bytes,20,opt,name=active_profile_spec_version,json=activeProfileSpecVersion,proto3" json:"active_profile_spec_version,omitempty"`
-	unknownFields            protoimpl.UnknownFields
-	sizeCache                protoimpl.SizeCache
+	// Sandbar's own: paths below spec.overrides that are set and mean nothing on
+	// this kind of cluster, as the runner said when it connected last.
+	NotApplicableOverrides []string `protobuf:"bytes,21,rep,name=not_applicable_overrides,json=notApplicableOverrides,proto3" json:"not_applicable_overrides,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *ManagedRunner) Reset() {
@@ -1100,6 +1103,13 @@ func (x *ManagedRunner) GetActiveProfileSpecVersion() string {
 		return x.ActiveProfileSpecVersion
 	}
 	return ""
+}
+
+func (x *ManagedRunner) GetNotApplicableOverrides() []string {
+	if x != nil {
+		return x.NotApplicableOverrides
+	}
+	return nil
 }
 
 type RunnerIdentity struct {
@@ -3718,7 +3728,7 @@ const file_coreweave_sandbox_v1_runner_management_proto_rawDesc = "" +
 	"\rallow_missing\x18\x02 \x01(\bR\fallowMissing\"F\n" +
 	"\x1bApplyAvailableUpdateRequest\x12'\n" +
 	"\trunner_id\x18\x01 \x01(\tB\n" +
-	"\xe0A\x02\xbaH\x04r\x02\x10\x01R\brunnerId\"\x92\n" +
+	"\xe0A\x02\xbaH\x04r\x02\x10\x01R\brunnerId\"\xd1\n" +
 	"\n" +
 	"\rManagedRunner\x12E\n" +
 	"\bidentity\x18\x01 \x01(\v2$.coreweave.sandbox.v1.RunnerIdentityB\x03\xe0A\x02R\bidentity\x12+\n" +
@@ -3743,7 +3753,8 @@ const file_coreweave_sandbox_v1_runner_management_proto_rawDesc = "" +
 	"updateTime\x12O\n" +
 	"\x13last_heartbeat_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\x11lastHeartbeatTime\x12B\n" +
 	"\x10profile_bindings\x18\x13 \x03(\v2\x17.google.protobuf.StructR\x0fprofileBindings\x12B\n" +
-	"\x1bactive_profile_spec_version\x18\x14 \x01(\tB\x03\xe0A\x03R\x18activeProfileSpecVersion\"\xb0\x01\n" +
+	"\x1bactive_profile_spec_version\x18\x14 \x01(\tB\x03\xe0A\x03R\x18activeProfileSpecVersion\x12=\n" +
+	"\x18not_applicable_overrides\x18\x15 \x03(\tB\x03\xe0A\x03R\x16notApplicableOverrides\"\xb0\x01\n" +
 	"\x0eRunnerIdentity\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12&\n" +
 	"\x0frunner_group_id\x18\x02 \x01(\tR\rrunnerGroupId\x12\x12\n" +
