@@ -40,39 +40,50 @@ func RunFromFile(ctx context.Context, path string) error {
 
 // UninstallFromFile takes away what the runner's engine put on the machine
 // beside sandboxes and images. It is refused while a sandbox is left, and
-// needs no server.
+// needs neither a server nor a runtime.
 func UninstallFromFile(ctx context.Context, path string) error {
 	file, err := LoadConfig(path)
 	if err != nil {
 		return err
 	}
-	logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: file.LogLevel}))
-	return withEngine(ctx, file, logger, func(e engine.Engine) error { return e.Uninstall(ctx) })
+	config, err := file.Engine.config(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: file.LogLevel})))
+	if err != nil {
+		return err
+	}
+	return oci.Uninstall(ctx, config)
 }
 
 // withEngine opens the engine for the time of a call.
 func withEngine(ctx context.Context, file *FileConfig, logger *slog.Logger, use func(engine.Engine) error) error {
-	guest, err := file.Engine.guestPath()
+	config, err := file.Engine.config(logger)
 	if err != nil {
 		return err
 	}
-	e, err := oci.New(ctx, oci.Config{
-		DataDir:            file.Engine.DataDirectory,
-		Name:               file.Engine.Name,
-		GuestPath:          guest,
-		Runtime:            file.Engine.Runtime,
-		RuntimePath:        file.Engine.RuntimePath,
-		SandboxSubnet:      file.Engine.SandboxSubnet,
-		InternalPrefixes:   file.Engine.InternalPrefixes,
-		Resolvers:          file.Engine.Resolvers,
-		Mirrors:            file.Engine.RegistryMirrors,
-		InsecureRegistries: file.Engine.InsecureRegistries,
-		Logger:             logger,
-	})
+	e, err := oci.New(ctx, config)
 	if err != nil {
 		return fmt.Errorf("open the engine: %w", err)
 	}
 	return errors.Join(use(e), e.Close())
+}
+
+func (c EngineConfig) config(logger *slog.Logger) (oci.Config, error) {
+	guest, err := c.guestPath()
+	if err != nil {
+		return oci.Config{}, err
+	}
+	return oci.Config{
+		DataDir:            c.DataDirectory,
+		Name:               c.Name,
+		GuestPath:          guest,
+		Runtime:            c.Runtime,
+		RuntimePath:        c.RuntimePath,
+		SandboxSubnet:      c.SandboxSubnet,
+		InternalPrefixes:   c.InternalPrefixes,
+		Resolvers:          c.Resolvers,
+		Mirrors:            c.RegistryMirrors,
+		InsecureRegistries: c.InsecureRegistries,
+		Logger:             logger,
+	}, nil
 }
 
 // guestPath is where sandbar-guest is.

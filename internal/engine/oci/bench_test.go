@@ -102,7 +102,7 @@ func benchmarkEngine(b *testing.B, name string) (*Engine, engine.Image) {
 	}
 	e, err := New(b.Context(), Config{
 		DataDir: filepath.Join(b.TempDir(), "data"), Name: uniqueName(), GuestPath: guest, Runtime: name,
-		HostStateDir: b.TempDir(), Resolvers: []netip.Addr{netip.MustParseAddr("198.51.100.53")},
+		Resolvers: []netip.Addr{netip.MustParseAddr("198.51.100.53")},
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -45,7 +45,8 @@ type Config struct {
 	// Resolvers answer DNS for sandboxes; default: the host's own.
 	Resolvers []netip.Addr
 	// HostStateDir is shared by all engines of a host and holds what must be
-	// undone once the last of them has gone. Default /run/sandbar.
+	// undone once the last of them has gone, so engines of one host must not
+	// differ in it. Default /run/sandbar.
 	HostStateDir string
 
 	// Mirrors are asked before the registry itself, in order; keyed by registry
@@ -66,6 +67,9 @@ type Config struct {
 	// Now is the clock; default time.Now.
 	Now func() time.Time
 }
+
+// defaultHostStateDir goes with the settings it is about: at the next boot.
+const defaultHostStateDir = "/run/sandbar"
 
 // DefaultInternalPrefixes are the ranges that are not the internet: loopback,
 // private and shared address space, link-local (with the clouds' metadata
@@ -138,7 +142,7 @@ func (c Config) complete() (Config, error) {
 	}
 
 	if c.HostStateDir == "" {
-		c.HostStateDir = "/run/sandbar"
+		c.HostStateDir = defaultHostStateDir
 	}
 	if c.Keychain == nil {
 		c.Keychain = authn.DefaultKeychain

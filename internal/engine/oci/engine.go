@@ -70,11 +70,8 @@ func New(ctx context.Context, config Config) (*Engine, error) {
 		return nil, err
 	}
 	e.network = &network{addresses: newAddresses(config.SandboxSubnet, config.Name), linkName: config.linkName}
-	e.firewall = &firewall{
-		table: config.tableName(), linkPrefix: config.linkPrefix(), linkName: config.linkName,
-		subnet: config.SandboxSubnet, internal: config.InternalPrefixes, resolvers: e.resolvers,
-	}
-	e.forwarding = &forwarding{stateDir: config.HostStateDir, name: config.Name}
+	e.firewall = config.firewall(e.resolvers)
+	e.forwarding = config.forwarding()
 	e.specs = &specBuilder{
 		guestPath: config.GuestPath, cgroupParent: config.cgroupParent(), cgroups: e.cgroups, bounding: bounding,
 	}
@@ -166,6 +163,31 @@ func (e *Engine) Uninstall(ctx context.Context) error {
 		e.cgroups.remove(ctx, e.config.cgroupParent()),
 		e.forwarding.restore(ctx),
 	)
+}
+
+// Uninstall is Engine.Uninstall for an engine that need not work any more: the
+// runtime and the guest may have gone from the machine before.
+func Uninstall(ctx context.Context, config Config) error {
+	config, err := config.complete()
+	if err != nil {
+		return err
+	}
+	e := &Engine{config: config, firewall: config.firewall(nil), forwarding: config.forwarding()}
+	if e.cgroups, err = discoverCgroups(); err != nil {
+		return fmt.Errorf("uninstall the engine: %w", err)
+	}
+	return e.Uninstall(ctx)
+}
+
+func (c Config) firewall(resolvers []netip.Addr) *firewall {
+	return &firewall{
+		table: c.tableName(), linkPrefix: c.linkPrefix(), linkName: c.linkName,
+		subnet: c.SandboxSubnet, internal: c.InternalPrefixes, resolvers: resolvers,
+	}
+}
+
+func (c Config) forwarding() *forwarding {
+	return &forwarding{stateDir: c.HostStateDir, name: c.Name, dataDir: c.DataDir}
 }
 
 // noSpace marks errors that a full disk or quota caused.

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,7 +53,8 @@ func testConfig(t *testing.T, runtimeName, guest string) Config {
 	t.Helper()
 	return Config{
 		DataDir: filepath.Join(t.TempDir(), "data"), Name: uniqueName(), GuestPath: guest, Runtime: runtimeName,
-		HostStateDir: filepath.Join(t.TempDir(), "host"),
+		// The host's own, as these engines use the host's own switch.
+		HostStateDir: defaultHostStateDir,
 	}
 }
 
@@ -80,13 +82,15 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			requireRuntime(t, name)
 			guest := buildGuest(t)
-			hostState := t.TempDir()
 			enginetest.Run(t, func(t *testing.T, setup enginetest.Setup) enginetest.Instance {
 				config := testConfig(t, name, guest)
 				config.Resolvers = setup.Resolvers
-				config.HostStateDir = hostState
 				e := newTestEngine(t, config)
-				t.Cleanup(func() { _ = e.Uninstall(t.Context()) })
+				t.Cleanup(func() {
+					if err := e.Uninstall(context.WithoutCancel(t.Context())); err != nil {
+						t.Errorf("Uninstall: %v", err)
+					}
+				})
 				return enginetest.Instance{
 					Engine: e,
 					Marks:  marks(config),

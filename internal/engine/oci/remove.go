@@ -156,6 +156,9 @@ func (e *Engine) look(id string) (sandbox engine.Sandbox, busy bool, err error) 
 
 func (e *Engine) sandboxIDs() ([]string, error) {
 	entries, err := os.ReadDir(e.sandboxesDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
