@@ -55,11 +55,24 @@ func (f *fakeGateway) Shutdown(context.Context) error { return nil }
 type fakeInstaller struct {
 	mu        sync.Mutex
 	installed map[string][]int32
+	// tokens are the enrolment tokens by runner.
+	tokens map[string]string
+}
+
+func newFakeInstaller() *fakeInstaller {
+	return &fakeInstaller{installed: map[string][]int32{}, tokens: map[string]string{}}
+}
+
+func (f *fakeInstaller) token(runnerID string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.tokens[runnerID]
 }
 
 func (f *fakeInstaller) Ensure(_ context.Context, target install.Target) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.tokens[target.RunnerID] = target.EnrollmentToken
 	if !slices.Contains(f.installed[target.RunnerID], target.Revision) {
 		f.installed[target.RunnerID] = append(f.installed[target.RunnerID], target.Revision)
 	}
@@ -108,6 +121,12 @@ type world struct {
 
 func start(t *testing.T, change func(*Config)) *world {
 	t.Helper()
+	return startWith(t, change, nil)
+}
+
+// startWith has another gateway than the fake one; nil: the fake one.
+func startWith(t *testing.T, change func(*Config), other func(Config, *sqlite.Store, *fleet.Registry) Gateway) *world {
+	t.Helper()
 	cfg := Config{
 		DataDir: t.TempDir(),
 		Listen:  "127.0.0.1:0",
@@ -117,9 +136,12 @@ func start(t *testing.T, change func(*Config)) *world {
 	if change != nil {
 		change(&cfg)
 	}
-	w := &world{gateway: &fakeGateway{}, install: &fakeInstaller{installed: map[string][]int32{}}}
+	w := &world{gateway: &fakeGateway{}, install: newFakeInstaller()}
+	if other == nil {
+		other = func(Config, *sqlite.Store, *fleet.Registry) Gateway { return w.gateway }
+	}
 	srv, err := assemble(t.Context(), cfg, parts{
-		gateway: func(Config, *sqlite.Store, *fleet.Registry) Gateway { return w.gateway },
+		gateway: other,
 		local:   func(Config, string) (Installer, error) { return w.install, nil },
 	})
 	if err != nil {

@@ -61,6 +61,8 @@ type Server struct {
 	installer Installer
 	http      *http.Server
 
+	// health is what gRPC clients and load balancers are told.
+	health    *grpchealth.StaticChecker
 	serving   atomic.Bool
 	ready     chan struct{}
 	closeOnce sync.Once
@@ -102,7 +104,8 @@ func assemble(ctx context.Context, cfg Config, with parts) (_ *Server, err error
 	if cfg.ShutdownGrace == 0 {
 		cfg.ShutdownGrace = defaultShutdownGrace
 	}
-	s := &Server{cfg: cfg, ready: make(chan struct{})}
+	s := &Server{cfg: cfg, ready: make(chan struct{}), health: grpchealth.NewStaticChecker()}
+	s.setServing(false)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -152,7 +155,7 @@ func assemble(ctx context.Context, cfg Config, with parts) (_ *Server, err error
 		gateway: s.gateway,
 		rules:   rules,
 		ready:   s.checkReady,
-		health:  grpchealth.NewStaticChecker(auth.Services()...),
+		health:  s.health,
 		logger:  cfg.Logger,
 	})
 	if err != nil {
@@ -202,7 +205,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	group.Go(func() error { reconciled <- s.fleet.Run(reconciling, s.gateway); return nil })
 	group.Go(func() error { served <- s.serveHTTP(); return nil })
 
-	s.serving.Store(true)
+	s.setServing(true)
 	close(s.ready)
 	s.cfg.Logger.InfoContext(ctx, "serving", "url", s.url, "version", s.cfg.Version)
 
@@ -214,7 +217,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	case failure = <-reconciled:
 		reconciled <- nil
 	}
-	s.serving.Store(false)
+	// Before anything ends, so that no new work is sent here.
+	s.setServing(false)
 	stopReconciling()
 	failure = errors.Join(failure, <-reconciled)
 	stopped := s.stop(context.WithoutCancel(ctx), endRequests)
@@ -278,6 +282,19 @@ func (s *Server) Close() error {
 		s.closeErr = errors.Join(failures...)
 	})
 	return s.closeErr
+}
+
+// setServing is what readiness and health answer from now on; those who watch
+// are told.
+func (s *Server) setServing(serving bool) {
+	s.serving.Store(serving)
+	status := grpchealth.StatusNotServing
+	if serving {
+		status = grpchealth.StatusServing
+	}
+	for _, service := range append(auth.Services(), "") {
+		s.health.SetStatus(service, status)
+	}
 }
 
 func (s *Server) checkReady(ctx context.Context) error {
