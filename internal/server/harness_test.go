@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -22,7 +23,12 @@ import (
 	"github.com/sandbar-project/sandbar/internal/store/sqlite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if runKilledServer() {
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // fakeGateway has no runners: what it is asked, it remembers.
 type fakeGateway struct {
