@@ -61,7 +61,11 @@ func Open(ctx context.Context, path string, logger *slog.Logger) (*Store, error)
 	}
 	write.SetMaxOpenConns(1)
 	write.SetMaxIdleConns(1)
-	if err := migrate(ctx, write, logger); err != nil {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	if err := migrate(ctx, write, files, logger); err != nil {
 		return nil, errors.Join(fmt.Errorf("bring the schema of %s up to date: %w", path, err), write.Close())
 	}
 	read, err := open(path, "_pragma=query_only(1)")
@@ -97,11 +101,9 @@ func open(path, option string) (*sql.DB, error) {
 	return handle, nil
 }
 
-func migrate(ctx context.Context, handle *sql.DB, logger *slog.Logger) error {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
+// migrate applies those of the files that have not been applied yet, each in a
+// transaction of its own.
+func migrate(ctx context.Context, handle *sql.DB, files fs.FS, logger *slog.Logger) error {
 	provider, err := goose.NewProvider(goose.DialectSQLite3, handle, files)
 	if err != nil {
 		return err
