@@ -113,7 +113,6 @@ type acknowledged struct {
 	deleted map[string]bool
 	// secrets are tokens, true while they are good.
 	secrets map[string]bool
-	count   int
 }
 
 // write makes one runner after the other, with all that goes with it, until

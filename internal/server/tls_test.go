@@ -103,7 +103,7 @@ func TestEveryProtocolIsSpokenOverTLS(t *testing.T) {
 	}{
 		"HTTP/1.1 for clients that speak no more":   {&tls.Config{RootCAs: trust, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}, true},
 		"a client that does not trust it is warned": {&tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}, false},
-		"versions that are no longer safe":          {&tls.Config{RootCAs: trust, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, false}, //nolint:gosec // It is what is refused.
+		"versions that are no longer safe":          {&tls.Config{RootCAs: trust, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			transport := &http.Transport{TLSClientConfig: test.client}
