@@ -88,7 +88,7 @@ func publishedRunner() *sandboxv1.ManagedRunner {
 		ConnectionStatus: sandboxv1.RunnerConnectionStatus_RUNNER_CONNECTION_STATUS_CONNECTED,
 
 		NotApplicableOverrides: []string{"labels", "scaling"},
-		ActiveRevision:   1,
-		TargetRevision:   2,
+		ActiveRevision:         1,
+		TargetRevision:         2,
 	}
 }
