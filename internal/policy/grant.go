@@ -30,9 +30,9 @@ type grant struct {
 	// addresses are those of a network; for an entitlement to "any", those that
 	// a declared network may have.
 	addresses addressSet
-	// touches is a guarded network that an egress rule has addresses of, as it
-	// was written; the zero value: none.
-	touches netip.Prefix
+	// touches are the guarded networks that an egress rule has addresses of, as
+	// it was written.
+	touches []netip.Prefix
 	host    hostname
 	// hostExcept are names that an entitlement does not cover.
 	hostExcept                 []hostname

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 )
@@ -27,6 +28,14 @@ func guardedIPv6() [3]netip.Prefix {
 	}
 }
 
+func listPrefixes(prefixes []netip.Prefix) string {
+	texts := make([]string, len(prefixes))
+	for i, prefix := range prefixes {
+		texts[i] = prefix.String()
+	}
+	return list(texts)
+}
+
 // guard takes guarded networks out of a wider one, and notes in touches which
 // of them the rule, as it was written, has addresses of. The block has no
 // problems.
@@ -36,21 +45,20 @@ func (g *grant) guard(block *sandboxv1.CidrBlock) {
 	if prefix.Addr().Is6() {
 		guarded = guardedIPv6()
 	}
-	var out []netip.Prefix
 	for _, network := range guarded {
 		switch {
 		case !network.Overlaps(prefix):
 		case network.Bits() <= prefix.Bits():
-			g.touches = network
+			g.touches = []netip.Prefix{network}
 			return
 		case g.addresses.overlaps(rangeOf(network)):
-			g.touches = network
-			out = append(out, network)
+			g.touches = append(g.touches, network)
 		}
 	}
-	if out == nil {
+	if g.touches == nil {
 		return
 	}
+	out := slices.Clone(g.touches)
 	for _, except := range block.GetExcept() {
 		out = append(out, netip.MustParsePrefix(except))
 	}

@@ -97,8 +97,8 @@ func (r *resolver) egress(index int, rule *sandboxv1.EgressRule) {
 	}
 	hint := ""
 	switch {
-	case declared.touches.IsValid():
-		hint = fmt.Sprintf("; a wider rule does not mean %s, so the policy must list a network inside it", declared.touches)
+	case declared.touches != nil:
+		hint = fmt.Sprintf("; a wider rule does not mean %s, so the policy must list a network inside it", listPrefixes(declared.touches))
 	case declared.peer == toNetwork && rules.egress.entitlesAny():
 		hint = `; "any" leaves out private, link-local and other networks that are not the internet, so declare any, or take those out with except`
 	}
@@ -113,10 +113,10 @@ func (r *resolver) guarded(field string, rule *sandboxv1.EgressRule, declared *g
 	rules := &r.policy.network
 	listed := len(rules.egress.grants) > 0 ||
 		slices.ContainsFunc(rules.defaultGrants, func(g grant) bool { return g.covers(declared) })
-	if declared.touches.IsValid() && !listed {
+	if declared.touches != nil && !listed {
 		r.refused.add(outsidePolicy, field, "ALLOWED_EGRESS",
 			"%s has addresses of %s, which no sandbox reaches unless the policy lists them (policy.constraints.network.allowed_egress); declare any, or take them out with except",
-			describeEgress(rule), declared.touches)
+			describeEgress(rule), listPrefixes(declared.touches))
 	}
 }
 

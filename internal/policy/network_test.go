@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -296,6 +297,13 @@ func TestGuardedNetworksAreReachedOnlyByRulesOfThePolicyInsideThem(t *testing.T)
 			t.Fatalf("%s is granted by nothing: %v", declared, resolved.Egress)
 		}
 	})
+}
+
+func TestARefusalNamesEveryGuardedNetwork(t *testing.T) {
+	_, err := policy.Resolve(policy.Request{Spec: reaching(toCIDR("0.0.0.0/0", "127.0.0.0/8")), Policy: &sandboxv1.Policy{}})
+	if err == nil || !strings.Contains(err.Error(), "169.254.0.0/16, 224.0.0.0/4, which") {
+		t.Errorf("%v; want the two that are not taken out", err)
+	}
 }
 
 func TestWhatASandboxMayDeclareOfTheDefault(t *testing.T) {
