@@ -128,13 +128,15 @@ type PullProgress struct {
 // Image is an image that is available.
 type Image struct {
 	// Digest is of the platform's manifest: "sha256:…".
-	Digest     string
-	References []string
-	SizeBytes  int64
-	PullTime   time.Time
-	// SandboxCount is how many sandboxes use it.
+	Digest    string
+	SizeBytes int64
+	PullTime  time.Time
+	Config    ImageConfig
+	// References are what it was pulled as, and SandboxCount is how many
+	// sandboxes use it. PullImage leaves them out: it is part of every creation,
+	// and would have to look at every image and sandbox there is.
+	References   []string
 	SandboxCount int
-	Config       ImageConfig
 }
 
 // ImageConfig is the part of the image's configuration that a sandbox uses.

@@ -30,15 +30,7 @@ func (e *Engine) PullImage(ctx context.Context, request engine.PullRequest, prog
 	if err != nil {
 		return engine.Image{}, fmt.Errorf("pull %s: %w", request.Reference, err)
 	}
-	references, err := e.images.references()
-	if err != nil {
-		return engine.Image{}, fmt.Errorf("pull %s: %w", request.Reference, err)
-	}
-	users, err := e.imageUsers()
-	if err != nil {
-		return engine.Image{}, fmt.Errorf("pull %s: %w", request.Reference, err)
-	}
-	return image.describe(references[image.Digest], users[image.Digest]), nil
+	return image.describe(nil, 0), nil
 }
 
 func (s *imageStore) pull(ctx context.Context, request engine.PullRequest, progress func(engine.PullProgress)) (storedImage, error) {

@@ -110,8 +110,17 @@ func (b *specBuilder) build(dir directory, spec engine.Spec, hasNetwork bool) (*
 		if err != nil {
 			return nil, fmt.Errorf("seccomp filter: %w", err)
 		}
+		built.Linux.Seccomp.Architectures = nativeOnly(built.Linux.Seccomp.Architectures)
 	}
 	return built, nil
+}
+
+// nativeOnly leaves of a filter's architectures the machine's own, which comes
+// first. The runtime compiles the filter at every start, once for each of them,
+// and a program for another (32 bits on a 64-bit machine) would not run in
+// gVisor either. The kernel ends one at its first system call.
+func nativeOnly(architectures []specs.Arch) []specs.Arch {
+	return architectures[:min(1, len(architectures))]
 }
 
 func namespaces(dir directory, hasNetwork bool) []specs.LinuxNamespace {
