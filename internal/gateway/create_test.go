@@ -268,6 +268,26 @@ func TestPoliciesRefuseWithEveryViolation(t *testing.T) {
 	}
 }
 
+func TestAChangedPolicyHoldsForTheNextSandbox(t *testing.T) {
+	e, _, c := ready(t)
+	declare := func(etag, maxCPU string) {
+		e.runners.declare(gateway.Runner{RunnerKey: runnerOne.RunnerKey, Shared: true, Policy: gateway.PolicySnapshot{
+			ETag: etag,
+			Policy: &sandboxv1.Policy{Constraints: &sandboxv1.PolicyConstraints{
+				Resources: &sandboxv1.ResourceConstraints{MaxCpu: maxCPU},
+			}},
+		}})
+	}
+	declare("wide", "4")
+	create(t, c)
+	create(t, c)
+	declare("narrow", "250m")
+	_, err := c.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{Sandbox: &sandboxv1.Sandbox{Spec: spec()}})
+	wantReason(t, err, apierr.PolicyViolation)
+	declare("wide again", "4")
+	create(t, c)
+}
+
 func TestARunnerThatRefusesMakesAReasonedFailure(t *testing.T) {
 	_, h, c := ready(t)
 	h.refuse = connect.NewError(connect.CodeInvalidArgument, errors.New("the policy has changed"))

@@ -29,7 +29,7 @@ func (g *Gateway) place(ctx context.Context, record *Record) (placed, error) {
 		return placed{}, err
 	}
 	for {
-		choice, err := s.choose(g)
+		choice, err := s.choose()
 		if err != nil {
 			return placed{}, err
 		}
@@ -43,6 +43,7 @@ func (g *Gateway) place(ctx context.Context, record *Record) (placed, error) {
 
 // selection is the choice of a runner for one spec.
 type selection struct {
+	gateway *Gateway
 	spec    *sandboxv1.SandboxSpec
 	runners []Runner
 	byID    map[string]Runner
@@ -55,28 +56,23 @@ func (g *Gateway) selection(ctx context.Context, organizationID string, spec *sa
 	if err != nil {
 		return nil, fmt.Errorf("list the organization's runners: %w", err)
 	}
-	s := &selection{spec: spec, runners: runners, byID: make(map[string]Runner, len(runners)), resolved: map[string]policy.Resolved{}}
+	s := &selection{gateway: g, spec: spec, runners: runners, byID: make(map[string]Runner, len(runners)), resolved: map[string]policy.Resolved{}}
 	for _, r := range runners {
 		s.byID[r.RunnerID] = r
 	}
 	return s, nil
 }
 
-func (s *selection) choose(g *Gateway) (placement.Choice, error) {
+func (s *selection) choose() (placement.Choice, error) {
 	req := placement.Request{
 		AnyRunner: s.spec.GetMode() == sandboxv1.SandboxMode_SANDBOX_MODE_CKS,
 		RunnerIDs: s.spec.GetRunnerIds(),
 	}
-	return placement.Choose(req, g.candidates(s.runners), s.resolve)
+	return placement.Choose(req, s.gateway.candidates(s.runners), s.resolve)
 }
 
 func (s *selection) resolve(c placement.Candidate) (placement.Demand, error) {
-	r := s.byID[c.RunnerID]
-	result, err := policy.Resolve(policy.Request{
-		Spec:                  s.spec,
-		Policy:                r.Policy.Policy,
-		EnforceResourceLimits: r.Policy.EnforceResourceLimits,
-	})
+	result, err := s.gateway.resolve(s.spec, s.byID[c.RunnerID])
 	if err != nil {
 		return placement.Demand{}, err
 	}
@@ -93,7 +89,7 @@ func (s *selection) resolve(c placement.Candidate) (placement.Demand, error) {
 func (g *Gateway) policyViolations(ctx context.Context, organizationID string, spec *sandboxv1.SandboxSpec) violations {
 	s, err := g.selection(ctx, organizationID, spec)
 	if err == nil {
-		_, err = s.choose(g)
+		_, err = s.choose()
 	}
 	var refusal *apierr.Error
 	if !errors.As(err, &refusal) {

@@ -121,6 +121,7 @@ type runner struct {
 
 	// serving is the session that calls go to; nil when there is none.
 	serving atomic.Pointer[session]
+	policy  atomic.Pointer[compiledPolicy]
 
 	mu       sync.Mutex
 	sessions []*session
