@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 
 	"buf.build/go/protovalidate"
@@ -26,6 +27,8 @@ const (
 	readyPath  = "/readyz"
 	// maxRequestBytes is the contract's limit of one message.
 	maxRequestBytes = 100 << 20
+	// minCompressedBytes is the size from which an answer is worth compressing.
+	minCompressedBytes = 16 << 10
 )
 
 // services are what the routes lead to.
@@ -49,6 +52,7 @@ func routes(s services) (http.Handler, error) {
 		connect.WithReadMaxBytes(maxRequestBytes),
 		connect.WithRecover(recovered(s.logger)),
 		withStrictJSON(),
+		connect.WithConditionalHandlerOptions(compression),
 	}
 	public := append([]connect.HandlerOption{connect.WithInterceptors(
 		&errorInterceptor{logger: s.logger},
@@ -109,6 +113,17 @@ func routes(s services) (http.Handler, error) {
 	})
 	mux.HandleFunc("/", notFound)
 	return logged(s.logger, mux), nil
+}
+
+// compression leaves small answers and every message of a stream as they are,
+// whatever the caller accepts: a stream's messages are small or in a hurry, and
+// compressing one costs more than relaying it. What callers send compressed is
+// still understood.
+func compression(spec connect.Spec) []connect.HandlerOption {
+	if spec.StreamType != connect.StreamTypeUnary {
+		return []connect.HandlerOption{connect.WithCompressMinBytes(math.MaxInt)}
+	}
+	return []connect.HandlerOption{connect.WithCompressMinBytes(minCompressedBytes)}
 }
 
 func plain(w http.ResponseWriter, status int, text string) {
