@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -16,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/sync/errgroup"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 )
@@ -48,6 +51,10 @@ func cleartextHTTP2() *http.Protocols {
 	return protocols
 }
 
+// pollPause is between two looks at a sandbox. Published clients wait 200 ms and
+// more; a much shorter pause would measure the polling.
+const pollPause = 50 * time.Millisecond
+
 // create starts a sandbox that sleeps and returns when it runs.
 func (s *system) create(ctx context.Context) (string, error) {
 	sandbox, err := s.sandboxes.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{Sandbox: &sandboxv1.Sandbox{
@@ -60,30 +67,81 @@ func (s *system) create(ctx context.Context) (string, error) {
 			},
 		}}},
 	}})
-	for ; err == nil; sandbox, err = s.sandboxes.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: sandbox.GetSandboxId()}) {
+	if err != nil {
+		return "", err
+	}
+	id := sandbox.GetSandboxId()
+	s.note(id)
+	for {
 		switch state := sandbox.GetStatus().GetState(); state {
 		case sandboxv1.State_STATE_RUNNING:
-			return sandbox.GetSandboxId(), nil
+			return id, nil
 		case sandboxv1.State_STATE_CREATING, sandboxv1.State_STATE_PENDING:
-			time.Sleep(time.Millisecond)
 		default:
 			return "", fmt.Errorf("sandbox is %v: %s", state, sandbox.GetStatus().GetStateReason())
 		}
+		if sandbox, err = s.look(ctx, id); err != nil {
+			return "", err
+		}
 	}
-	return "", err
 }
 
+func (s *system) look(ctx context.Context, id string) (*sandboxv1.Sandbox, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(pollPause):
+	}
+	return s.sandboxes.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: id})
+}
+
+// remove ends a sandbox and returns when nothing of it is left.
 func (s *system) remove(ctx context.Context, id string) error {
-	_, err := s.sandboxes.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{SandboxId: id})
-	for err == nil {
-		var sandbox *sandboxv1.Sandbox
-		sandbox, err = s.sandboxes.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: id})
-		if sandbox.GetStatus().GetState() == sandboxv1.State_STATE_TERMINATED {
+	if _, err := s.sandboxes.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{SandboxId: id}); err != nil {
+		return err
+	}
+	for {
+		sandbox, err := s.look(ctx, id)
+		if err != nil {
+			return err
+		}
+		switch sandbox.GetStatus().GetState() {
+		case sandboxv1.State_STATE_TERMINATED, sandboxv1.State_STATE_FAILED, sandboxv1.State_STATE_COMPLETED:
+			s.forget(id)
 			return nil
 		}
-		time.Sleep(time.Millisecond)
 	}
-	return err
+}
+
+// removeAll ends every sandbox that is left.
+func (s *system) removeAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	const atATime = 8
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atATime)
+	for _, id := range s.left() {
+		group.Go(func() error { return s.remove(ctx, id) })
+	}
+	return group.Wait()
+}
+
+func (s *system) note(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live[id] = struct{}{}
+}
+
+func (s *system) forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.live, id)
+}
+
+func (s *system) left() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.live))
 }
 
 // exec runs a command by StreamExec and returns when its exit has come.

@@ -1,20 +1,26 @@
 // Command bench measures Sandbar against floors taken in the same run on the
-// same machine: the bare container runtime, without Sandbar. It prints a table
-// and writes the figures as JSON. It judges nothing: the targets of
-// the project are printed beside what was seen.
+// same machine: the bare container runtime, without Sandbar. Floor and ours take
+// turns, so that they see the same machine. It prints a table and writes the
+// figures as JSON. It judges nothing: the targets of the project are printed
+// beside what was seen. docs/performance.md says what each row means.
 //
-// It needs root and an OCI runtime, and starts and stops its own system.
+// It needs root and an OCI runtime, starts and stops its own system, and leaves
+// nothing behind, also when it is interrupted.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"text/tabwriter"
+	"time"
 )
 
 type options struct {
@@ -29,7 +35,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.runtime, "runtime", "runsc", "the container runtime: runsc, crun or runc")
-	flag.IntVar(&o.runs, "n", 30, "how often each thing is measured")
+	flag.IntVar(&o.runs, "n", 50, "how often each thing is measured")
 	flag.IntVar(&o.parallelism, "parallelism", 4, "creators at a time, for sustained creates")
 	flag.IntVar(&o.idle, "idle", 50, "idle sandboxes, for memory")
 	flag.StringVar(&o.output, "o", "", "also write the figures to this JSON file")
@@ -38,6 +44,8 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// The first signal ends the measuring, a second one the cleaning up.
+	context.AfterFunc(ctx, stop)
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -52,55 +60,110 @@ type row struct {
 	Ours   series `json:"ours"`
 	Target string `json:"target"`
 	// Bound is the target worked out with this run's floor; 0 when it has none.
-	Bound float64 `json:"bound"`
+	Bound float64 `json:"bound,omitempty"`
+	// Error is why the row is not complete.
+	Error string `json:"error,omitempty"`
+}
+
+// bench is what the rows measure with.
+type bench struct {
+	options
+
+	raw     *rawRuntime
+	system  *system
+	account *account
 }
 
 func run(ctx context.Context, o options) (err error) {
-	raw, err := newRawRuntime(o.runtime)
-	if err != nil {
-		return err
-	}
-	defer raw.close()
-	ours, err := startSystem(ctx, o)
-	if err != nil {
-		return err
-	}
+	b := &bench{options: o}
+	var closers []func() error
 	defer func() {
-		if e := ours.stop(); err == nil {
-			err = e
+		for i := len(closers) - 1; i >= 0; i-- {
+			err = errors.Join(err, closers[i]())
 		}
 	}()
+	if b.account, err = openAccount(); err != nil {
+		return err
+	}
+	closers = append(closers, b.account.close)
+	if b.raw, err = newRawRuntime(o.runtime, b.account.group); err != nil {
+		return err
+	}
+	closers = append(closers, b.raw.close)
+	if b.system, err = startSystem(ctx, o); err != nil {
+		return err
+	}
+	closers = append(closers, b.system.stop)
 
+	rows, err := b.measureAll(ctx)
+	printTable(os.Stdout, o, rows)
+	return errors.Join(err, writeJSON(o, rows))
+}
+
+// measureAll goes on after a row that fails: its error is in the row, and in
+// the answer.
+func (b *bench) measureAll(ctx context.Context) ([]row, error) {
 	var rows []row
-	for _, measure := range []func(context.Context, options, *rawRuntime, *system) (row, error){
-		measureColdCreate, measureExec, measureRuntimeExec, measureThroughput, measureMemory,
+	var failures []error
+	for _, measure := range []func(context.Context, *row) error{
+		b.coldCreate, b.exec, b.runtimeExec, b.throughput, b.createCPU, b.memory,
 	} {
-		r, err := measure(ctx, o, raw, ours)
+		var r row
+		err := measure(ctx, &r)
+		err = errors.Join(err, b.raw.removeAll(), b.system.removeAll(context.WithoutCancel(ctx)))
 		if err != nil {
-			return err
+			r.Error = err.Error()
+			failures = append(failures, fmt.Errorf("%s: %w", r.Name, err))
 		}
 		rows = append(rows, r)
 		fmt.Fprintf(os.Stderr, "%s: done\n", r.Name)
+		if ctx.Err() != nil {
+			break
+		}
 	}
-	printTable(o, rows)
+	return rows, errors.Join(failures...)
+}
+
+func printTable(out io.Writer, o options, rows []row) {
+	fmt.Fprintf(out, "\nruntime %s, %d CPUs, %s; floor: the bare runtime, in the same run\n\n",
+		o.runtime, runtime.NumCPU(), time.Now().UTC().Format(time.DateOnly))
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "what\tunit\tfloor p50\tours p50\tratio\tn\tp95\tp99\ttarget\tbound\t")
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t\n", r.Name, r.Unit,
+			r.Floor.text(50), r.Ours.text(50), ratio(r), len(r.Ours), r.Ours.text(95), r.Ours.text(99), r.Target, bound(r))
+	}
+	_ = w.Flush()
+	for _, r := range rows {
+		if r.Error != "" {
+			fmt.Fprintf(out, "\n%s: not complete: %s\n", r.Name, r.Error)
+		}
+	}
+}
+
+func ratio(r row) string {
+	if floor := r.Floor.quantile(50); floor > 0 && len(r.Ours) > 0 {
+		return fmt.Sprintf("%.2f", r.Ours.quantile(50)/floor)
+	}
+	return "–"
+}
+
+func bound(r row) string {
+	if r.Bound == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f", r.Bound)
+}
+
+func writeJSON(o options, rows []row) error {
 	if o.output == "" {
 		return nil
 	}
-	data, err := json.MarshalIndent(map[string]any{"runtime": o.runtime, "rows": rows}, "", "  ")
+	data, err := json.MarshalIndent(map[string]any{
+		"runtime": o.runtime, "cpus": runtime.NumCPU(), "time": time.Now().UTC(), "rows": rows,
+	}, "", "  ")
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(o.output, append(data, '\n'), 0o644)
-}
-
-func printTable(o options, rows []row) {
-	fmt.Printf("\nruntime %s; floor: the bare runtime, in the same run\n\n", o.runtime)
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "what\tunit\tfloor p50\tours p50\tratio\tn\tp95\tp99\ttarget\tbound\t")
-	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%.2f\t%.2f\t%.2f\t%d\t%.2f\t%.2f\t%s\t%.2f\t\n", r.Name, r.Unit,
-			r.Floor.quantile(50), r.Ours.quantile(50), r.Ours.quantile(50)/r.Floor.quantile(50), len(r.Ours),
-			r.Ours.quantile(95), r.Ours.quantile(99), r.Target, r.Bound)
-	}
-	_ = w.Flush()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -18,18 +19,32 @@ func (s series) quantile(p int) float64 {
 	return sorted[max(rank, 1)-1]
 }
 
+func (s series) text(p int) string {
+	if len(s) == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f", s.quantile(p))
+}
+
+// milliseconds is how long f takes.
+func milliseconds(f func() error) (float64, error) {
+	begin := time.Now()
+	err := f()
+	return float64(time.Since(begin).Microseconds()) / 1000, err
+}
+
 // timed measures n calls in milliseconds, after one that does not count.
-func timed(n int, f func(i int) error) (series, error) {
-	if err := f(-1); err != nil {
+func timed(n int, f func() error) (series, error) {
+	if err := f(); err != nil {
 		return nil, err
 	}
 	var s series
-	for i := range n {
-		begin := time.Now()
-		if err := f(i); err != nil {
-			return nil, err
+	for range n {
+		took, err := milliseconds(f)
+		if err != nil {
+			return s, err
 		}
-		s = append(s, float64(time.Since(begin).Microseconds())/1000)
+		s = append(s, took)
 	}
 	return s, nil
 }

@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -34,10 +36,15 @@ type system struct {
 	registry  *httptest.Server
 	dev       *exec.Cmd
 	sandboxes sandboxv1connect.SandboxServiceClient
+	// output reads what dev prints, until it ends.
+	output sync.WaitGroup
+
+	mu   sync.Mutex
+	live map[string]struct{}
 }
 
 func startSystem(ctx context.Context, o options) (_ *system, err error) {
-	s := &system{}
+	s := &system{live: map[string]struct{}{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
@@ -54,7 +61,7 @@ func startSystem(ctx context.Context, o options) (_ *system, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.startDev(o, address); err != nil {
+	if err := s.startDev(ctx, o, address); err != nil {
 		return nil, err
 	}
 	env, err := readEnv(filepath.Join(s.directory, "data", "env"))
@@ -86,28 +93,43 @@ func (s *system) pushImage(ctx context.Context) error {
 	return remote.Write(reference, built, remote.WithContext(ctx))
 }
 
-func (s *system) startDev(o options, address string) error {
+// startDev returns when dev is ready. A signal from the terminal is for this
+// process alone, which then stops dev.
+func (s *system) startDev(ctx context.Context, o options, address string) error {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {
 		return err
 	}
-	s.dev = exec.Command(filepath.Join(bin, "sandbar"), "dev", "--data-dir", filepath.Join(s.directory, "data"),
+	dev := exec.Command(filepath.Join(bin, "sandbar"), "dev", "--data-dir", filepath.Join(s.directory, "data"),
 		"--listen", address, "--runtime", o.runtime, "--registry-mirror", "docker.io="+s.registry.URL)
-	s.dev.Stderr = os.Stderr
-	out, err := s.dev.StdoutPipe()
+	dev.Stderr = os.Stderr
+	dev.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := dev.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	if err := s.dev.Start(); err != nil {
+	if err := dev.Start(); err != nil {
 		return fmt.Errorf("start sandbar dev (run `make build` first): %w", err)
 	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if lines.Text() == "ready" {
-			return nil
+	s.dev = dev
+	ready, ended := make(chan struct{}), make(chan struct{})
+	s.output.Go(func() {
+		defer close(ended)
+		once := sync.OnceFunc(func() { close(ready) })
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if lines.Text() == "ready" {
+				once()
+			}
 		}
+	})
+	select {
+	case <-ready:
+		return nil
+	case <-ended:
+		return errors.New("sandbar dev ended before it was ready")
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return errors.New("sandbar dev ended before it was ready")
 }
 
 // makeRunner declares a runner and waits until it takes sandboxes.
@@ -133,9 +155,13 @@ func (s *system) makeRunner(ctx context.Context, runners sandboxv1connect.Runner
 }
 
 func (s *system) stop() error {
-	var errs []error
-	if s.dev != nil && s.dev.Process != nil {
-		if err := errors.Join(s.dev.Process.Signal(os.Interrupt), s.dev.Wait()); err != nil {
+	if s.dev != nil {
+		err := s.dev.Process.Signal(os.Interrupt)
+		if errors.Is(err, os.ErrProcessDone) {
+			err = nil
+		}
+		s.output.Wait()
+		if err := errors.Join(err, s.dev.Wait()); err != nil {
 			// What still runs is mounted below the directory.
 			return fmt.Errorf("stop sandbar dev, which leaves %s: %w", s.directory, err)
 		}
@@ -143,10 +169,10 @@ func (s *system) stop() error {
 	if s.registry != nil {
 		s.registry.Close()
 	}
-	if s.directory != "" {
-		errs = append(errs, os.RemoveAll(s.directory))
+	if s.directory == "" {
+		return nil
 	}
-	return errors.Join(errs...)
+	return os.RemoveAll(s.directory)
 }
 
 func freeAddress() (string, error) {
