@@ -105,8 +105,8 @@ func (s *system) remove(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		switch sandbox.GetStatus().GetState() {
-		case sandboxv1.State_STATE_TERMINATED, sandboxv1.State_STATE_FAILED, sandboxv1.State_STATE_COMPLETED:
+		state := sandbox.GetStatus().GetState()
+		if state == sandboxv1.State_STATE_TERMINATED || state == sandboxv1.State_STATE_FAILED || state == sandboxv1.State_STATE_COMPLETED {
 			s.forget(id)
 			return nil
 		}
