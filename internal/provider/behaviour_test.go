@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-testing/plancheck"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/apierr"
 )
 
 // planned checks what a step's plan does with the runner.
@@ -179,6 +180,23 @@ func TestAServerThatIsDownIsOneClearError(t *testing.T) {
 	s := fakeServer(t, newFake(t))
 	s.fake.failures = 1 << 30
 	s.run(t, resource.TestStep{Config: s.runner(minimal), ExpectError: regexp.MustCompile(`(?s)Unavailable.*COREWEAVE_API_ENDPOINT`)})
+	s.fake.expect(0, 0)
+}
+
+func TestWhatOnlyTheServerRefusesIsReportedByAttribute(t *testing.T) {
+	s := fakeServer(t, newFake(t))
+	s.fake.refuse = []apierr.Violation{
+		{Field: "spec.maintenance_policy.windows[0].cron", Reason: "INVALID_CRON", Description: `"0 25 * * *" has an hour that is not 0 to 23`},
+		{Field: "policy.constraints.resources.default_memory", Reason: "CONTRADICTION", Description: `"4Gi" must not be more than max_memory, which is "2Gi"`},
+	}
+	config := s.runner(`spec = { maintenance_policy = { windows = [{ cron = "0 25 * * *", duration_seconds = 3600 }] } }
+	policy = { constraints = { resources = { default_memory = "4Gi", max_memory = "2Gi" } } }`)
+	for _, summary := range []string{
+		`Error: Invalid spec\.maintenance_policy\.windows\[0\]\.cron\s[^E]*on \S+ line \d+`,
+		`Error: Invalid policy\.constraints\.resources\.default_memory\s[^E]*on \S+ line \d+`,
+	} {
+		s.run(t, resource.TestStep{Config: config, ExpectError: regexp.MustCompile(summary)})
+	}
 	s.fake.expect(0, 0)
 }
 

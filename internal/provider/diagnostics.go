@@ -13,18 +13,32 @@ import (
 	"github.com/sandbar-project/sandbar/internal/apierr"
 )
 
-// titles are the summaries of errors by their code.
+// titles are the summaries of errors by their code. What breaks a rule of one
+// field is titled by that field instead.
 var titles = map[connect.Code]string{
+	connect.CodeCanceled:           "Cancelled",
+	connect.CodeInvalidArgument:    "Invalid Request",
+	connect.CodeDeadlineExceeded:   "Deadline Exceeded",
 	connect.CodeNotFound:           "Not Found",
 	connect.CodeAlreadyExists:      "Already Exists",
+	connect.CodePermissionDenied:   "Permission Denied",
+	connect.CodeResourceExhausted:  "Resource Exhausted",
 	connect.CodeFailedPrecondition: "Failed Precondition",
-	connect.CodeInvalidArgument:    "Bad Request",
-	connect.CodeOutOfRange:         "Bad Request",
-	connect.CodeUnauthenticated:    "Unauthenticated",
-	connect.CodePermissionDenied:   "Unauthorized",
-	connect.CodeResourceExhausted:  "Quota Exceeded",
+	connect.CodeAborted:            "Aborted",
+	connect.CodeOutOfRange:         "Out of Range",
+	connect.CodeUnimplemented:      "Not Implemented",
+	connect.CodeInternal:           "Internal Error",
 	connect.CodeUnavailable:        "Unavailable",
-	connect.CodeDeadlineExceeded:   "Unavailable",
+	connect.CodeDataLoss:           "Data Loss",
+	connect.CodeUnauthenticated:    "Unauthenticated",
+}
+
+// subjects are the attributes that a reason is about although no field is
+// named: the request was sound, and what it names is not as it must be.
+var subjects = map[apierr.Reason]string{
+	apierr.ClusterNotFound: "cluster_id",
+	apierr.ClusterTaken:    "cluster_id",
+	apierr.RunnerExists:    "runner_id",
 }
 
 // advice says what to do about reasons whose message cannot know that the
@@ -45,9 +59,9 @@ func (r *runnerResource) explain(err error) diag.Diagnostics {
 	}
 	title, ok := titles[sent.Code()]
 	if !ok {
-		title = "Internal Error"
+		title = "Unknown Error"
 	}
-	suffix := suffix(err, title)
+	suffix := suffix(err)
 	for _, detail := range sent.Details() {
 		value, unreadable := detail.Value()
 		if unreadable != nil {
@@ -56,12 +70,7 @@ func (r *runnerResource) explain(err error) diag.Diagnostics {
 		switch d := value.(type) {
 		case *errdetails.BadRequest:
 			for _, violation := range d.GetFieldViolations() {
-				text := violation.GetDescription() + suffix
-				if at, ok := r.attribute(violation.GetField()); ok {
-					diags.AddAttributeError(at, title, text)
-				} else {
-					diags.AddError(title, strings.TrimPrefix(violation.GetField()+": "+text, ": "))
-				}
+				diags.Append(r.violation(violation, title, suffix))
 			}
 		case *errdetails.PreconditionFailure:
 			for _, violation := range d.GetViolations() {
@@ -75,14 +84,38 @@ func (r *runnerResource) explain(err error) diag.Diagnostics {
 			diags.AddError(title, fmt.Sprintf("%s %q: %s%s", d.GetResourceType(), d.GetResourceName(), sent.Message(), suffix))
 		}
 	}
-	if len(diags) == 0 {
+	if len(diags) > 0 {
+		return diags
+	}
+	if subject, ok := subjects[apierr.ReasonOf(err)]; ok {
+		diags.AddAttributeError(path.Root(subject), title, sent.Message()+suffix)
+	} else {
 		diags.AddError(title, sent.Message()+suffix)
 	}
 	return diags
 }
 
+// violation is the diagnostic of one. The field stands in the text too:
+// Terraform shows the line where the outermost attribute begins, which for a
+// policy can be far from the field.
+func (r *runnerResource) violation(broken *errdetails.BadRequest_FieldViolation, title, suffix string) diag.Diagnostic {
+	if broken.GetField() == "" {
+		return diag.NewErrorDiagnostic(title, broken.GetDescription()+suffix)
+	}
+	at, name := r.attribute(broken.GetField())
+	text := name + ": " + broken.GetDescription() + suffix
+	if len(at.Steps()) == 0 {
+		return diag.NewErrorDiagnostic(title, text)
+	}
+	summary := "Invalid " + name
+	if broken.GetReason() == "REQUIRED" {
+		summary = "Missing " + name
+	}
+	return diag.NewAttributeErrorDiagnostic(at, summary, text)
+}
+
 // suffix adds the reason, which can be searched for, and advice.
-func suffix(err error, title string) string {
+func suffix(err error) string {
 	var lines []string
 	reason := apierr.ReasonOf(err)
 	if reason != "" {
@@ -91,7 +124,7 @@ func suffix(err error, title string) string {
 	switch more := advice[reason]; {
 	case more != "":
 		lines = append(lines, more)
-	case reason == "" && title == titles[connect.CodeUnavailable]:
+	case reason == "" && (connect.CodeOf(err) == connect.CodeUnavailable || connect.CodeOf(err) == connect.CodeDeadlineExceeded):
 		lines = append(lines, "The server did not answer, although it was asked several times. "+
 			"Check "+envEndpoint+" and that the server runs.")
 	}
@@ -101,21 +134,22 @@ func suffix(err error, title string) string {
 	return "\n\n" + strings.Join(lines, "\n")
 }
 
-// attribute finds the attribute that a violation's field is about: the deepest
-// one that the schema knows.
-func (r *runnerResource) attribute(field string) (path.Path, bool) {
+// attribute finds the attribute that a violation's field is about, the deepest
+// one that the schema knows, and the field's name as a configuration has it.
+// The path is empty when no attribute is meant.
+func (r *runnerResource) attribute(field string) (at path.Path, name string) {
 	steps := fieldSteps(field)
 	for len(steps) > 0 && (steps[0].name == "managed_runner" || steps[0].name == "identity") {
 		steps = steps[1:]
 	}
-	at := path.Empty()
+	at = path.Empty()
 	var level any = r.schema.Attributes
-	for _, step := range steps {
+	for i, step := range steps {
 		next, deeper, ok := descend(level, step)
 		if !ok {
-			break
+			return at, spell(steps, i)
 		}
 		at, level = next(at), deeper
 	}
-	return at, len(at.Steps()) > 0
+	return at, spell(steps, len(steps))
 }

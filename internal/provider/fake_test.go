@@ -43,6 +43,8 @@ type fake struct {
 
 	// failures are answered with 503 before the next call is served.
 	failures int
+	// refuse is what is wrong with every create.
+	refuse []apierr.Violation
 	// before runs before an update is served.
 	before func(*fake)
 	// shown alters every answer.
@@ -170,6 +172,8 @@ func (f *fake) CreateManagedRunner(ctx context.Context, req *sandboxv1.CreateMan
 	runner := proto.CloneOf(req.GetManagedRunner())
 	id := runner.GetIdentity().GetRunnerId()
 	switch {
+	case f.refuse != nil:
+		return nil, apierr.Connect(apierr.Invalid(apierr.InvalidRequest, f.refuse))
 	case req.GetRequestId() == "":
 		return nil, invalid("request_id", "must be given")
 	case runner.GetPolicy() == nil:

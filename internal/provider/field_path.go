@@ -14,6 +14,8 @@ type step struct {
 	name    string
 	index   string
 	indexed bool
+	// raw is the step as the server wrote it, brackets included.
+	raw string
 }
 
 // fieldSteps reads a field path as servers write them: "spec.overrides.env[\"A\"]",
@@ -25,22 +27,59 @@ func fieldSteps(field string) []step {
 		case '.':
 			field = field[1:]
 		case '[':
-			inside, rest, found := strings.Cut(field[1:], "]")
-			if !found {
+			one, ok := indexStep(field)
+			if !ok {
 				return steps
 			}
-			steps = append(steps, step{index: strings.Trim(inside, `"'`), indexed: true})
-			field = rest
+			steps = append(steps, one)
+			field = field[len(one.raw):]
 		default:
 			end := strings.IndexAny(field, ".[")
 			if end < 0 {
 				end = len(field)
 			}
-			steps = append(steps, step{name: snakeCase(field[:end])})
+			steps = append(steps, step{name: snakeCase(field[:end]), raw: field[:end]})
 			field = field[end:]
 		}
 	}
 	return steps
+}
+
+// indexStep reads the brackets that text begins with. A quoted key may itself
+// have brackets, since it is often the key that is wrong.
+func indexStep(text string) (step, bool) {
+	if quoted, err := strconv.QuotedPrefix(text[1:]); err == nil {
+		end := 1 + len(quoted)
+		key, err := strconv.Unquote(quoted)
+		if err != nil || end == len(text) || text[end] != ']' {
+			return step{}, false
+		}
+		return step{index: key, indexed: true, raw: text[:end+1]}, true
+	}
+	inside, _, found := strings.Cut(text[1:], "]")
+	return step{index: inside, indexed: true, raw: "[" + inside + "]"}, found
+}
+
+// spell writes steps as a configuration has them. Only the first known ones
+// are of the schema; what is below them keeps the server's spelling, because
+// it is inside a value.
+func spell(steps []step, known int) string {
+	var out strings.Builder
+	for i, one := range steps {
+		switch {
+		case one.indexed:
+			out.WriteString(one.raw)
+			continue
+		case out.Len() > 0:
+			out.WriteByte('.')
+		}
+		if i < known {
+			out.WriteString(one.name)
+		} else {
+			out.WriteString(one.raw)
+		}
+	}
+	return out.String()
 }
 
 func snakeCase(name string) string {

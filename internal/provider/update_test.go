@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-go/tftypes"
 
@@ -129,47 +130,85 @@ func TestAnswersThatCannotBeStoredAreRefused(t *testing.T) {
 
 func TestAViolationIsShownAtItsAttribute(t *testing.T) {
 	r := testResource()
-	overrides := path.Root("spec").AtName("overrides")
-	for field, want := range map[string]path.Path{
-		"managed_runner.spec.overrides.resources.cpu_request": overrides.AtName("resources").AtName("cpu_request"),
-		"managedRunner.spec.overrides.resources.cpuRequest":   overrides.AtName("resources").AtName("cpu_request"),
-		`spec.overrides.env["A.B"]`:                           overrides.AtName("env").AtMapKey("A.B"),
-		"spec.overrides.affinity.nodeAffinity":                overrides.AtName("affinity"),
-		"managed_runner.identity.zone":                        path.Root("zone"),
-		"spec.maintenance_policy.windows[1].cron":             path.Root("spec").AtName("maintenance_policy").AtName("windows").AtListIndex(1).AtName("cron"),
-		"policy.control_plane_access.source_ip_allowlist.cidrs[0]": path.Root("policy").AtName("control_plane_access").
-			AtName("source_ip_allowlist").AtName("cidrs"),
+	spec, constraints := path.Root("spec"), path.Root("policy").AtName("constraints")
+	windows := spec.AtName("maintenance_policy").AtName("windows")
+	for field, want := range map[string]struct {
+		at   path.Path
+		name string
+	}{
+		"managed_runner.spec.overrides.resources.cpu_request": {
+			spec.AtName("overrides").AtName("resources").AtName("cpu_request"), "spec.overrides.resources.cpu_request",
+		},
+		"managedRunner.spec.overrides.resources.cpuRequest": {
+			spec.AtName("overrides").AtName("resources").AtName("cpu_request"), "spec.overrides.resources.cpu_request",
+		},
+		`spec.overrides.env["A.B"]`: {
+			spec.AtName("overrides").AtName("env").AtMapKey("A.B"), `spec.overrides.env["A.B"]`,
+		},
+		`spec.overrides.labels["a]\"b"]`: {
+			spec.AtName("overrides").AtName("labels").AtMapKey(`a]"b`), `spec.overrides.labels["a]\"b"]`,
+		},
+		"spec.overrides.affinity.nodeAffinities": {
+			spec.AtName("overrides").AtName("affinity"), "spec.overrides.affinity.nodeAffinities",
+		},
+		"managed_runner.identity.zone":            {path.Root("zone"), "zone"},
+		"identity.cluster_id":                     {path.Root("cluster_id"), "cluster_id"},
+		"spec.maintenance_policy.windows[1].cron": {windows.AtListIndex(1).AtName("cron"), "spec.maintenance_policy.windows[1].cron"},
+		"policy.constraints.resources.default_memory": {
+			constraints.AtName("resources").AtName("default_memory"), "policy.constraints.resources.default_memory",
+		},
+		"policy.constraints.image.allowed_images[2]": {
+			constraints.AtName("image").AtName("allowed_images"), "policy.constraints.image.allowed_images[2]",
+		},
+		"policy.constraints.network.defaultEgress[0].https_hostname": {
+			constraints.AtName("network").AtName("default_egress").AtListIndex(0).AtName("https_hostname"),
+			"policy.constraints.network.default_egress[0].https_hostname",
+		},
+		"policy.base.hostNetwork": {path.Root("policy").AtName("base"), "policy.base.hostNetwork"},
+		"request_id":              {path.Empty(), "request_id"},
+		`spec.overrides.env["`:    {spec.AtName("overrides").AtName("env"), "spec.overrides.env"},
 	} {
-		got, ok := r.attribute(field)
-		if !ok || !got.Equal(want) {
-			t.Errorf("%s is shown at %s, want %s", field, got, want)
+		if at, name := r.attribute(field); !at.Equal(want.at) || name != want.name {
+			t.Errorf("%s is shown at %s as %s, want %s as %s", field, at, name, want.at, want.name)
 		}
-	}
-	if at, ok := r.attribute("request_id"); ok {
-		t.Errorf("request_id is shown at %s", at)
 	}
 }
 
-func TestEveryViolationBecomesADiagnostic(t *testing.T) {
+func TestEveryViolationBecomesADiagnosticThatNamesItsAttribute(t *testing.T) {
 	err := apierr.Connect(apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{
-		{Field: "managed_runner.identity.zone", Description: "is wrong"},
+		{Field: "managed_runner.identity.zone", Reason: "REQUIRED", Description: "is required: the zone of the cluster"},
+		{Field: "spec.maintenance_policy.windows[0].cron", Reason: "INVALID_CRON", Description: `"0 25 * * *" has a wrong hour`},
 		{Field: "update_mask", Description: "is empty"},
 	}))
-	diags := testResource().explain(err)
-	if len(diags) != 2 || diags[0].Summary() != "Bad Request" || !strings.Contains(diags[1].Detail(), "update_mask: is empty") {
-		t.Errorf("got %v", diags)
+	const reason = "\n\nReason: CWSANDBOX_INVALID_REQUEST"
+	cron := path.Root("spec").AtName("maintenance_policy").AtName("windows").AtListIndex(0).AtName("cron")
+	want := diag.Diagnostics{
+		diag.NewAttributeErrorDiagnostic(path.Root("zone"), "Missing zone", "zone: is required: the zone of the cluster"+reason),
+		diag.NewAttributeErrorDiagnostic(cron, "Invalid spec.maintenance_policy.windows[0].cron",
+			`spec.maintenance_policy.windows[0].cron: "0 25 * * *" has a wrong hour`+reason),
+		diag.NewErrorDiagnostic("Invalid Request", "update_mask: is empty"+reason),
+	}
+	if got := testResource().explain(err); !got.Equal(want) {
+		t.Errorf("got %v\nwant %v", got, want)
 	}
 }
 
 func TestErrorsAreTitledByTheirCode(t *testing.T) {
 	for reason, want := range map[apierr.Reason]string{
 		apierr.RunnerNotFound: "Not Found", apierr.ClusterTaken: "Already Exists", apierr.ETagMismatch: "Failed Precondition",
-		apierr.Unauthenticated: "Unauthenticated", apierr.PermissionDenied: "Unauthorized", apierr.StorageFull: "Quota Exceeded",
-		apierr.Internal: "Internal Error",
+		apierr.Unauthenticated: "Unauthenticated", apierr.PermissionDenied: "Permission Denied", apierr.StorageFull: "Resource Exhausted",
+		apierr.Internal: "Internal Error", apierr.InvalidRequest: "Invalid Request", apierr.NotImplemented: "Not Implemented",
+		apierr.BackendUnavailable: "Unavailable", apierr.CommandTimeout: "Deadline Exceeded", apierr.FileTooLarge: "Out of Range",
 	} {
 		diags := testResource().explain(apierr.Connect(apierr.New(reason, "what was wrong")))
 		if len(diags) != 1 || diags[0].Summary() != want || !strings.Contains(diags[0].Detail(), string(reason)) {
 			t.Errorf("%s: got %v, want title %q", reason, diags, want)
+		}
+	}
+	for code := connect.CodeCanceled; code <= connect.CodeUnauthenticated; code++ {
+		// UNKNOWN says nothing that a title could.
+		if titles[code] == "" && code != connect.CodeUnknown {
+			t.Errorf("%s has no title", code)
 		}
 	}
 	if diags := testResource().explain(errors.New("broken")); diags[0].Summary() != "Unexpected Error" {
@@ -177,5 +216,19 @@ func TestErrorsAreTitledByTheirCode(t *testing.T) {
 	}
 	if diags := testResource().explain(connect.NewError(connect.CodeUnimplemented, errors.New("not here"))); diags[0].Detail() != "not here" {
 		t.Errorf("got %v", diags)
+	}
+}
+
+func TestAnErrorWithoutAFieldIsShownAtWhatItsReasonIsAbout(t *testing.T) {
+	for reason, want := range map[apierr.Reason]string{
+		apierr.ClusterNotFound: "cluster_id", apierr.ClusterTaken: "cluster_id", apierr.RunnerExists: "runner_id",
+	} {
+		diags := testResource().explain(apierr.Connect(apierr.New(reason, "what was wrong")))
+		if len(diags) != 1 {
+			t.Fatalf("%s: got %v, want one", reason, diags)
+		}
+		if at, ok := diags[0].(diag.DiagnosticWithPath); !ok || !at.Path().Equal(path.Root(want)) {
+			t.Errorf("%s: got %v, want it at %s", reason, diags[0], want)
+		}
 	}
 }
