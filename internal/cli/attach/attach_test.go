@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -116,7 +117,10 @@ func TestACommandThatIgnoresItsInputEndsTheCall(t *testing.T) {
 func TestTheEndOfTheContextEndsTheCommand(t *testing.T) {
 	server, c := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	server.Sandboxes.OnExec = func(*sandboxv1.ExecStreamInit) { cancel() }
+	server.Sandboxes.OnExec = func(*sandboxv1.ExecStreamInit) error {
+		cancel()
+		return nil
+	}
 	_, err := attach.Exec(ctx, c.Sandboxes, iostreams.Buffers(strings.NewReader(""), io.Discard, io.Discard), attach.ExecOptions{
 		SandboxID: "sandbox-1", Command: []string{"sleep", "600"},
 	})
@@ -124,6 +128,40 @@ func TestTheEndOfTheContextEndsTheCommand(t *testing.T) {
 		t.Errorf("Exec = %v, want a cancelled call", err)
 	}
 	// The server's Cleanup waits for the command: it hangs if it was not ended.
+}
+
+func TestTheEndOfTheContextEndsACommandThatWaitsForInput(t *testing.T) {
+	server, c := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	server.Sandboxes.OnExec = func(*sandboxv1.ExecStreamInit) error {
+		cancel()
+		return nil
+	}
+	// Nobody ever types.
+	keyboard, screen, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keyboard.Close()
+	defer screen.Close()
+	_, err = attach.Exec(ctx, c.Sandboxes, iostreams.Files(screen, screen, screen), attach.ExecOptions{
+		SandboxID: "sandbox-1", Stdin: true, Command: []string{"cat"},
+	})
+	if connect.CodeOf(err) != connect.CodeCanceled {
+		t.Errorf("Exec = %v, want a cancelled call", err)
+	}
+}
+
+func TestInputThatCannotBeReadEndsTheCommand(t *testing.T) {
+	_, c := start(t)
+	broken := errors.New("the disk cannot be read")
+	_, err := attach.Exec(t.Context(), c.Sandboxes, iostreams.Buffers(iotest.ErrReader(broken), io.Discard, io.Discard), attach.ExecOptions{
+		SandboxID: "sandbox-1", Stdin: true, Command: []string{"cat"},
+	})
+	var interrupted *attach.InterruptedError
+	if !errors.Is(err, broken) || !errors.As(err, &interrupted) {
+		t.Errorf("Exec = %v, want an interruption because of the input", err)
+	}
 }
 
 func TestInputLargerThanAFrameArrivesWhole(t *testing.T) {

@@ -24,7 +24,19 @@ import (
 const frameBytes = 32 << 10
 
 // ErrNoExit says that the stream ended and nothing told how the process did.
-var ErrNoExit = errors.New("the stream ended before the command's exit code arrived; the command may not have finished")
+var ErrNoExit = errors.New("the stream ended before the command's exit code arrived")
+
+// InterruptedError is a command that was started and of which nothing tells how
+// it ended: its outcome is unknown.
+type InterruptedError struct{ cause error }
+
+// Error is part of error.
+func (e *InterruptedError) Error() string {
+	return "the command was started, but how it ended is unknown: " + e.cause.Error()
+}
+
+// Unwrap returns the cause.
+func (e *InterruptedError) Unwrap() error { return e.cause }
 
 // StreamError is what a stream says instead of an exit code.
 type StreamError struct {
@@ -56,7 +68,8 @@ type ExecOptions struct {
 type execStream = connect.BidiStreamForClientSimple[sandboxv1.ExecStreamRequest, sandboxv1.ExecStreamResponse]
 
 // Exec runs a command in a sandbox and returns its exit code. The end of ctx
-// ends the command, with all its children.
+// ends the command, with all its children. What fails once the command runs is
+// an InterruptedError.
 func Exec(ctx context.Context, sandboxes sandboxv1connect.SandboxServiceClient, streams *iostreams.IO, options ExecOptions) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -67,6 +80,10 @@ func Exec(ctx context.Context, sandboxes sandboxv1connect.SandboxServiceClient, 
 	}
 	session := &execSession{streams: streams, options: options, stream: stream, abandon: cancel}
 	defer func() { _ = stream.CloseResponse() }()
+	// HTTP/2 heeds the end of the context only once it has sent the request to
+	// its end, and a command that takes input keeps that open.
+	stopClosing := context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
+	defer stopClosing()
 
 	if options.TTY {
 		restore, err := streams.Raw()
@@ -79,11 +96,18 @@ func Exec(ctx context.Context, sandboxes sandboxv1connect.SandboxServiceClient, 
 		return 0, err
 	}
 	input, inputCtx := errgroup.WithContext(ctx)
-	code, err := session.receive(func() { session.startInput(inputCtx, input) })
+	started := false
+	code, err := session.receive(func() {
+		started = true
+		session.startInput(inputCtx, input)
+	})
 	cancel()
 	// What the input still meets after the command has ended does not matter.
 	if inputErr := input.Wait(); err != nil && errors.Is(inputErr, errInput) {
-		return 0, inputErr
+		err = inputErr
+	}
+	if err != nil && started {
+		return 0, &InterruptedError{cause: err}
 	}
 	return code, err
 }

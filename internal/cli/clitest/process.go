@@ -28,7 +28,7 @@ type process struct {
 	sending  sync.Mutex
 }
 
-func runProcess(ctx context.Context, init *sandboxv1.ExecStreamInit, stream *execStream, started func(*sandboxv1.ExecStreamInit)) error {
+func runProcess(ctx context.Context, init *sandboxv1.ExecStreamInit, stream *execStream, started func(*sandboxv1.ExecStreamInit) error) error {
 	p := &process{stream: stream, command: exec.CommandContext(ctx, init.GetCommand()[0], init.GetCommand()[1:]...)}
 	p.command.Env = append(os.Environ(), "SANDBOX=1")
 	for name, value := range init.GetEnv() {
@@ -48,7 +48,11 @@ func runProcess(ctx context.Context, init *sandboxv1.ExecStreamInit, stream *exe
 		return err
 	}
 	if started != nil {
-		started(init)
+		if err := started(init); err != nil {
+			_ = p.command.Cancel()
+			_ = p.command.Wait()
+			return err
+		}
 	}
 	var copying sync.WaitGroup
 	for name, reader := range outputs {

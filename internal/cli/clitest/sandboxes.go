@@ -32,8 +32,11 @@ type Sandboxes struct {
 
 	// Logs answers StreamLogs; nil sends nothing.
 	Logs func(request *sandboxv1.StreamLogsRequest, send func(*sandboxv1.LogEntry) error) error
-	// OnExec, when not nil, is told of each command that has started.
-	OnExec func(init *sandboxv1.ExecStreamInit)
+	// OnExec, when not nil, is told of each command that has started. Its error
+	// kills the command and ends the stream.
+	OnExec func(init *sandboxv1.ExecStreamInit) error
+	// Refuse, when not nil, is the answer to every command.
+	Refuse error
 
 	mu       sync.Mutex
 	all      []*sandboxv1.Sandbox
@@ -78,13 +81,12 @@ func (s *Sandboxes) File(path string) []byte {
 	return slices.Clone(s.files[path])
 }
 
-// End makes a sandbox end by itself.
-func (s *Sandboxes) End(id string, code int32) {
+// Change alters the status of a sandbox, as things that happen to it do.
+func (s *Sandboxes) Change(id string, change func(*sandboxv1.SandboxStatus)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sandbox := s.find(id); sandbox != nil {
-		sandbox.Status.State = sandboxv1.State_STATE_COMPLETED
-		sandbox.Status.ExitCode = proto.Int32(code)
+		change(sandbox.GetStatus())
 	}
 }
 
@@ -245,6 +247,9 @@ func (s *Sandboxes) StreamExec(ctx context.Context, stream *connect.BidiStream[s
 	first, err := stream.Receive()
 	if err != nil {
 		return fmt.Errorf("receive the first frame: %w", err)
+	}
+	if s.Refuse != nil {
+		return s.Refuse
 	}
 	init := first.GetInit()
 	s.mu.Lock()

@@ -31,6 +31,24 @@ func (e *UsageError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *UsageError) Unwrap() error { return e.cause }
 
+// AcceptedError is what failed after the server had accepted the request, so
+// that to send it again is not the same as to send it once.
+type AcceptedError struct{ cause error }
+
+// Accepted makes an AcceptedError; nil of nil.
+func Accepted(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &AcceptedError{cause: err}
+}
+
+// Error is part of error.
+func (e *AcceptedError) Error() string { return e.cause.Error() }
+
+// Unwrap returns the cause.
+func (e *AcceptedError) Unwrap() error { return e.cause }
+
 // SandboxFailure ends commands that pass on the exit code of a process in a
 // sandbox, when it is Sandbar that failed.
 const SandboxFailure = 125
@@ -63,8 +81,11 @@ func ExitCode(command *cobra.Command, err error) int {
 	if errors.As(err, &usage) {
 		return apierr.ExitUsage
 	}
-	if command != nil && command.Annotations[passesCode] != "" && apierr.ReasonOf(err) == "" {
-		return SandboxFailure
+	if command != nil && command.Annotations[passesCode] != "" {
+		var accepted *AcceptedError
+		if errors.As(err, &accepted) || apierr.ReasonOf(err) == "" {
+			return SandboxFailure
+		}
 	}
 	return apierr.ExitCode(err)
 }

@@ -53,7 +53,7 @@ type Options struct {
 func New(call *invocation.Invocation) *cobra.Command {
 	options := &Options{}
 	command := &cobra.Command{
-		Use:   "run IMAGE [--] [COMMAND [ARG…]]",
+		Use:   "run IMAGE [FLAG…] [--] [COMMAND [ARG…]]",
 		Short: "Run a command in a new sandbox, then remove the sandbox",
 		Long: `Run a command in a new sandbox and end with the command's exit code. The
 sandbox is removed when the command ends, and also when you press Ctrl-C or
@@ -71,20 +71,22 @@ no terminal, its two outputs arrive as one, on standard output, and what it
 writes in the moment before it ends may be lost.
 
 When both standard input and standard output are terminals, -i and -t are on,
-unless you say otherwise (-t=false).
+unless you say otherwise (-t=false). Flags stand before or after IMAGE; what
+follows COMMAND is COMMAND's own.
 
-Exit codes: that of the command; 128+n if signal n ended it; 126 and 127 if it
-could not be started or was not found; 130 after Ctrl-C. If the server refuses
-the request the codes are those of every command (see sandbar --help); if
-Sandbar fails otherwise, 125. The reason is on standard error.`,
+Exit codes: that of the command; 128+n if signal n ended it, so 137 if the
+sandbox ended first, for want of time or memory or because somebody deleted it;
+126 and 127 if it could not be started or was not found; 130 after Ctrl-C. If
+the server refuses the request the codes are those of every command (see sandbar
+--help); if Sandbar fails otherwise, 125. The reason is on standard error.`,
 		Example: `  sandbar run python:3.11 -- python3 -c 'print(2 + 2)'
   sandbar run python:3.11 -- bash
   tar c src | sandbar run -i python:3.11 -- sh -c 'tar x && python3 -m compileall src'
   sandbar run --cpu 2 --memory 4Gi --egress any:443 python:3.11 -- pip download numpy
   sandbar run --main gcr.io/distroless/static -- /app`,
 		Args: invocation.Args(cobra.MinimumNArgs(1)),
-		RunE: func(command *cobra.Command, args []string) error {
-			options.Image, options.Command = args[0], invocation.Command(args[1:])
+		RunE: invocation.WithCommand(func(command *cobra.Command, image string, words []string) error {
+			options.Image, options.Command = image, words
 			terminal := call.IO.InIsTerminal() && call.IO.OutIsTerminal() && len(options.Command) > 0 && !options.Main
 			if !command.Flags().Changed("interactive") {
 				options.Stdin = terminal
@@ -93,10 +95,10 @@ Sandbar fails otherwise, 125. The reason is on standard error.`,
 				options.TTY = terminal
 			}
 			return Run(command.Context(), call, *options)
-		},
+		}),
 	}
 	flags := command.Flags()
-	// What follows the image belongs to the command, also without --.
+	// What follows the command is the command's, also without --.
 	flags.SetInterspersed(false)
 	options.Spec.Add(flags)
 	flags.BoolVarP(&options.Stdin, "interactive", "i", false, "pass standard input to the command")
@@ -164,6 +166,8 @@ func (r *runner) run(ctx context.Context, wanted *sandboxv1.SandboxSpec) error {
 		err = invocation.ExitError{Code: interruptedCode}
 	case err == nil && code != 0:
 		err = invocation.ExitError{Code: code}
+	default:
+		err = invocation.Accepted(err)
 	}
 	return r.finish(interrupts.Cleanup, sandbox.GetSandboxId(), err)
 }
@@ -190,7 +194,7 @@ func (r *runner) finish(gentle context.Context, id string, result error) error {
 	if err == nil {
 		return result
 	}
-	err = fmt.Errorf("remove sandbox %s: %w; it may still run: sandbar sandbox delete %s", id, err, id)
+	err = invocation.Accepted(fmt.Errorf("remove sandbox %s: %w; it may still run: sandbar sandbox delete %s", id, err, id))
 	var exit invocation.ExitError
 	if result == nil || errors.As(result, &exit) {
 		return err
@@ -218,7 +222,7 @@ func (r *runner) followExec(ctx context.Context, sandbox *sandboxv1.Sandbox, pro
 	if err != nil {
 		return 0, err
 	}
-	return attach.Exec(ctx, r.sandboxes.API, r.call.IO, attach.ExecOptions{
+	return r.sandboxes.Exec(ctx, r.call.IO, attach.ExecOptions{
 		SandboxID: sandbox.GetSandboxId(),
 		Command:   r.options.Command,
 		Stdin:     r.options.Stdin,
@@ -233,6 +237,7 @@ func (r *runner) followMain(ctx context.Context, sandbox *sandboxv1.Sandbox, pro
 	case errors.As(err, &ended):
 		if code, ok := exitCode(ended.Sandbox); ok {
 			fmt.Fprintln(r.call.IO.Err, "sandbar: the main process ended before its output could be read")
+			r.explain(ended.Sandbox)
 			return code, nil
 		}
 		return 0, err
@@ -255,15 +260,21 @@ func (r *runner) followMain(ctx context.Context, sandbox *sandboxv1.Sandbox, pro
 	if err != nil {
 		fmt.Fprintf(r.call.IO.Err, "sandbar: the last of the output is missing: %v\n", err)
 	}
+	r.explain(last)
 	return code, nil
 }
 
-// exitCode is that of a main process that has run; a sandbox that failed for
-// another reason has none to pass on.
+// explain says why a main process did not end by itself; the end of one that
+// did needs no words.
+func (r *runner) explain(sandbox *sandboxv1.Sandbox) {
+	if sandbox.GetStatus().GetState() != sandboxv1.State_STATE_COMPLETED {
+		fmt.Fprintln(r.call.IO.Err, "sandbar:", lifecycle.Explain(sandbox))
+	}
+}
+
+// exitCode is that of a main process that was seen to end; a sandbox that
+// failed otherwise has none to pass on.
 func exitCode(sandbox *sandboxv1.Sandbox) (code int, ok bool) {
 	status := sandbox.GetStatus()
-	if status.GetState() == sandboxv1.State_STATE_FAILED || status.ExitCode == nil {
-		return 0, false
-	}
-	return int(status.GetExitCode()), true
+	return int(status.GetExitCode()), status.ExitCode != nil
 }

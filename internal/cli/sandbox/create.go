@@ -24,7 +24,7 @@ type createOptions struct {
 func newCreate(call *invocation.Invocation) *cobra.Command {
 	options := &createOptions{}
 	command := &cobra.Command{
-		Use:   "create IMAGE [--] [COMMAND [ARG…]]",
+		Use:   "create IMAGE [FLAG…] [--] [COMMAND [ARG…]]",
 		Short: "Create a sandbox and leave it running",
 		Long: `Create a sandbox and leave it running. COMMAND is its main process; without one
 the image's own command is. The sandbox ends when its main process ends, when
@@ -33,10 +33,10 @@ its lifetime is over, or when it is deleted.`,
   sandbar sandbox create --tag build --lifetime 1h python:3.11 -- python3 -m http.server 8080
   sandbar sandbox create -o json busybox:1 -- sleep 600 | jq -r .sandboxId`,
 		Args: invocation.Args(cobra.MinimumNArgs(1)),
-		RunE: func(command *cobra.Command, args []string) error {
-			options.Image, options.Command = args[0], invocation.Command(args[1:])
+		RunE: invocation.WithCommand(func(command *cobra.Command, image string, words []string) error {
+			options.Image, options.Command = image, words
 			return runCreate(command.Context(), call, *options)
-		},
+		}),
 	}
 	flags := command.Flags()
 	flags.SetInterspersed(false)

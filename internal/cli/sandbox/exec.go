@@ -2,12 +2,14 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sandbar-project/sandbar/internal/cli/attach"
 	"github.com/sandbar-project/sandbar/internal/cli/client"
 	"github.com/sandbar-project/sandbar/internal/cli/invocation"
+	"github.com/sandbar-project/sandbar/internal/cli/lifecycle"
 	"github.com/sandbar-project/sandbar/internal/cli/spec"
 )
 
@@ -23,25 +25,27 @@ type execOptions struct {
 func newExec(call *invocation.Invocation) *cobra.Command {
 	options := &execOptions{}
 	command := &cobra.Command{
-		Use:   "exec SANDBOX [--] COMMAND [ARG…]",
+		Use:   "exec SANDBOX [FLAG…] [--] COMMAND [ARG…]",
 		Short: "Run a command in a sandbox",
 		Long: `Run a command in a running sandbox and end with the command's exit code. When
 this program ends, the command and all its children end too.
 
 When both standard input and standard output are terminals, -i and -t are on,
-unless you say otherwise (-t=false).
+unless you say otherwise (-t=false). Flags stand before or after SANDBOX; what
+follows COMMAND is COMMAND's own.
 
 Exit codes: that of the command; 128+n if signal n ended it; 126 and 127 if it
 could not be started or was not found. If the server refuses the request the
 codes are those of every command (see sandbar --help); if Sandbar fails
-otherwise, 125. The reason is on standard error.`,
+otherwise, 125, and it is then unknown how the command ended. The reason is on
+standard error.`,
 		Example: `  sandbar sandbox exec $ID -- python3 --version
   sandbar sandbox exec $ID -- bash
   sandbar sandbox exec -w /src -e CI=true $ID -- make test
   echo 'print(1)' | sandbar sandbox exec -i $ID -- python3 -`,
 		Args: invocation.Args(cobra.MinimumNArgs(2)),
-		RunE: func(command *cobra.Command, args []string) error {
-			options.Sandbox, options.Command = args[0], invocation.Command(args[1:])
+		RunE: invocation.WithCommand(func(command *cobra.Command, sandbox string, words []string) error {
+			options.Sandbox, options.Command = sandbox, words
 			if len(options.Command) == 0 {
 				return invocation.Usagef("there is no command to run\nUsage: %s", command.UseLine())
 			}
@@ -53,7 +57,7 @@ otherwise, 125. The reason is on standard error.`,
 				options.TTY = terminal
 			}
 			return runExec(command.Context(), call, *options)
-		},
+		}),
 	}
 	flags := command.Flags()
 	flags.SetInterspersed(false)
@@ -74,20 +78,22 @@ func runExec(ctx context.Context, call *invocation.Invocation, options execOptio
 		return err
 	}
 	defer server.Close()
-	code, err := attach.Exec(ctx, server.Sandboxes, call.IO, attach.ExecOptions{
+	sandboxes := lifecycle.Sandboxes{API: server.Sandboxes, Wait: attach.Sleep}
+	code, err := sandboxes.Exec(ctx, call.IO, attach.ExecOptions{
 		SandboxID: options.Sandbox,
 		Command:   inDirectory(options.WorkDir, options.Command),
 		Env:       env,
 		Stdin:     options.Stdin,
 		TTY:       options.TTY,
 	})
-	if err != nil {
-		return err
-	}
-	if code != 0 {
+	var interrupted *attach.InterruptedError
+	switch {
+	case errors.As(err, &interrupted):
+		return invocation.Accepted(err)
+	case err == nil && code != 0:
 		return invocation.ExitError{Code: code}
 	}
-	return nil
+	return err
 }
 
 // inDirectory wraps a command so that it runs in a directory; the contract has
