@@ -89,7 +89,7 @@ func runPrune(ctx context.Context, call *invocation.Invocation, runner string) e
 	for _, image := range removed {
 		freed += image.GetSizeBytes()
 	}
-	fmt.Fprintf(call.IO.Err, "%d images were removed, %s\n", len(removed), output.Bytes(freed))
+	fmt.Fprintf(call.IO.Err, "removed %s, %s\n", output.Count(len(removed), "image"), output.Bytes(freed))
 	return nil
 }
 

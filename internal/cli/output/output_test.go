@@ -61,6 +61,14 @@ func TestAges(t *testing.T) {
 	}
 }
 
+func TestCounts(t *testing.T) {
+	for n, want := range map[int]string{0: "0 images", 1: "1 image", 2: "2 images"} {
+		if got := output.Count(n, "image"); got != want {
+			t.Errorf("Count(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
 func TestSizes(t *testing.T) {
 	for want, size := range map[string]int64{"0B": 0, "1023B": 1023, "1.0KiB": 1024, "45.5MiB": 45<<20 + 512<<10, "2048.0TiB": 2 << 50} {
 		if got := output.Bytes(size); got != want {

@@ -61,6 +61,14 @@ func Bytes(n int64) string {
 
 var binaryUnits = []string{"KiB", "MiB", "GiB", "TiB"}
 
+// Count is a number of things: "1 image", "2 images".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // Word is an enum value without its prefix: "RUNNER_INSTALL_STATUS_READY" with
 // prefix "RUNNER_INSTALL_STATUS_" is "READY"; the unspecified value is Unset.
 func Word(value fmt.Stringer, prefix string) string {

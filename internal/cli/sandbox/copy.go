@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
+	"connectrpc.com/connect"
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
@@ -136,21 +140,35 @@ func (c copier) upload(ctx context.Context, source string, destination place) er
 	return c.uploadByCommand(ctx, io.MultiReader(bytes.NewReader(head), input), destination)
 }
 
-// uploadScript writes its input to a file beside the destination and prints the
-// size before it takes the destination's place, so that a copy that breaks off
-// changes nothing.
+// uploadScript writes its input to the file $2 beside the destination $1 and
+// prints the size before it takes the destination's place, so that a copy that
+// breaks off changes nothing.
 const uploadScript = `set -e
-case $1 in */*) mkdir -p -- "${1%/*}/";; esac
-trap 'rm -f -- "$1.sandbar-part"' EXIT
-cat > "$1.sandbar-part"
-wc -c < "$1.sandbar-part"
-mv -f -- "$1.sandbar-part" "$1"`
+if [ -d "$1" ]; then echo "$1 is a directory; end it with / to copy into it" >&2; exit 1; fi
+mkdir -p -- "${1%/*}/"
+trap 'rm -f -- "$2"' EXIT
+cat > "$2"
+wc -c < "$2"
+mv -f -- "$2" "$1"`
+
+// cleanupTimeout is how long is tried to remove what a broken copy has left in
+// a sandbox.
+const cleanupTimeout = 5 * time.Second
 
 func (c copier) uploadByCommand(ctx context.Context, input io.Reader, destination place) error {
 	counted := &countingReader{reader: input}
 	var printed bytes.Buffer
-	if err := c.command(ctx, counted, &printed, destination.Sandbox, "/bin/sh", "-c", uploadScript, "sh", destination.Path); err != nil {
-		return err
+	directory, name := path.Split(destination.Path)
+	part := directory + partPattern(name, uuid.NewString())
+	if err := c.command(ctx, counted, &printed, destination.Sandbox, "/bin/sh", "-c", uploadScript, "sh", destination.Path, part); err != nil {
+		var interrupted *attach.InterruptedError
+		if !errors.As(err, &interrupted) {
+			return err
+		}
+		// A command that is killed cannot tidy up after itself.
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		return errors.Join(err, c.removePart(cleanup, destination.Sandbox, part))
 	}
 	written, err := strconv.ParseInt(strings.TrimSpace(printed.String()), 10, 64)
 	if err != nil || written != counted.count {
@@ -158,6 +176,19 @@ func (c copier) uploadByCommand(ctx context.Context, input io.Reader, destinatio
 	}
 	return nil
 }
+
+// removePart removes a part of a copy, unless the sandbox has gone too.
+func (c copier) removePart(ctx context.Context, sandbox, part string) error {
+	err := c.command(ctx, nil, io.Discard, sandbox, "/bin/sh", "-c", `rm -f -- "$1"`, "sh", part)
+	if err == nil || connect.CodeOf(err) == connect.CodeNotFound || apierr.ReasonOf(err) == apierr.SandboxNotRunning {
+		return nil
+	}
+	return fmt.Errorf("remove %s, which the copy has left in the sandbox: %w", part, err)
+}
+
+// partPattern is the name of a file that is not whole yet: hidden, beside the
+// one that it becomes, and told apart by unique.
+func partPattern(name, unique string) string { return "." + name + "." + unique + ".part" }
 
 type countingReader struct {
 	reader io.Reader
@@ -196,12 +227,37 @@ func (c copier) download(ctx context.Context, source place, destination string) 
 	if info, err := os.Stat(destination); strings.HasSuffix(destination, "/") || (err == nil && info.IsDir()) {
 		destination = filepath.Join(destination, path.Base(source.Path))
 	}
-	// A copy that breaks off must not leave half a file under the name.
-	part, err := os.CreateTemp(filepath.Dir(destination), ".sandbar-*")
+	return c.replace(destination, func(out io.Writer) error { return c.read(ctx, source, out) })
+}
+
+// replace writes a file here as a whole or not at all: a copy that breaks off
+// must not leave half a file under the name. What is no file, such as
+// /dev/null, is written to; a link is followed.
+func (c copier) replace(destination string, write func(io.Writer) error) error {
+	mode := fs.FileMode(0o644)
+	info, err := os.Stat(destination)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		out, err := os.OpenFile(destination, os.O_WRONLY, 0)
+		if err != nil {
+			return fmt.Errorf("open what to copy to: %w", err)
+		}
+		return errors.Join(write(out), out.Close())
+	case err == nil:
+		mode = info.Mode().Perm()
+		if destination, err = filepath.EvalSymlinks(destination); err != nil {
+			return fmt.Errorf("follow the link to copy to: %w", err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("look at the file to copy to: %w", err)
+	}
+	directory, name := filepath.Split(destination)
+	// An empty directory would be the system's for temporary files.
+	part, err := os.CreateTemp(filepath.Clean(directory), partPattern(name, "*"))
 	if err != nil {
 		return fmt.Errorf("make the file to copy to: %w", err)
 	}
-	err = errors.Join(c.read(ctx, source, part), part.Chmod(0o644), part.Close())
+	err = errors.Join(write(part), part.Chmod(mode), part.Close())
 	if err == nil {
 		err = os.Rename(part.Name(), destination)
 	}

@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,8 +38,17 @@ func table(sandboxes []*sandboxv1.Sandbox, now time.Time) output.Table {
 			output.OrUnset(image),
 			output.OrUnset(status.GetRunnerId()),
 			output.Age(status.GetCreateTime(), now),
-			output.OrUnset(status.GetStateReason()),
+			output.OrUnset(reason(status)),
 		})
 	}
 	return t
+}
+
+// reason says why a sandbox is in its state. The end of a main process by
+// itself has none but its exit code.
+func reason(status *sandboxv1.SandboxStatus) string {
+	if status.GetStateReason() == "" && status.ExitCode != nil {
+		return fmt.Sprintf("exited with code %d", status.GetExitCode())
+	}
+	return status.GetStateReason()
 }
