@@ -35,8 +35,12 @@ func System(getenv func(string) string) *IO {
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		inFile: os.Stdin, outFile: os.Stdout, errFile: os.Stderr,
 	}
-	streams.colour = streams.ErrIsTerminal() && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
+	streams.colour = streams.wantsColour(getenv)
 	return streams
+}
+
+func (s *IO) wantsColour(getenv func(string) string) bool {
+	return s.ErrIsTerminal() && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
 // Files makes an IO of open files, for example the ends of a pseudo terminal.
