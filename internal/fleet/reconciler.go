@@ -88,6 +88,9 @@ func notify(signal chan struct{}) {
 // run works until ctx ends.
 func (r *reconciler) run(ctx context.Context, gw Gateway) error {
 	keys, err := r.cfg.Store.RunnerKeys(ctx)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // It was told to end before it had begun.
+	}
 	if err != nil {
 		return fmt.Errorf("list the runners to reconcile: %w", err)
 	}
