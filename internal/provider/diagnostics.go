@@ -95,9 +95,11 @@ func (r *runnerResource) explain(err error) diag.Diagnostics {
 	return diags
 }
 
-// violation is the diagnostic of one. The field stands in the text too:
-// Terraform shows the line where the outermost attribute begins, which for a
-// policy can be far from the field.
+// named begins a text with the attribute that it is about. Terraform shows only
+// the resource for what is inside an attribute, so that the text has to say it.
+func named(at path.Path, text string) string { return at.String() + ": " + text }
+
+// violation is the diagnostic of one.
 func (r *runnerResource) violation(broken *errdetails.BadRequest_FieldViolation, title, suffix string) diag.Diagnostic {
 	if broken.GetField() == "" {
 		return diag.NewErrorDiagnostic(title, broken.GetDescription()+suffix)

@@ -55,7 +55,7 @@ func (r objectRule) ValidateObject(_ context.Context, req validator.ObjectReques
 		if found.attribute != "" {
 			where = where.AtName(found.attribute)
 		}
-		resp.Diagnostics.AddAttributeError(where, found.summary, found.detail)
+		resp.Diagnostics.AddAttributeError(where, found.summary, named(where, found.detail))
 	}
 }
 
@@ -196,7 +196,7 @@ func (r setRule) ValidateSet(_ context.Context, req validator.SetRequest, resp *
 		return
 	}
 	for _, found := range r.check(req.ConfigValue.Elements()) {
-		resp.Diagnostics.AddAttributeError(req.Path, found.summary, found.detail)
+		resp.Diagnostics.AddAttributeError(req.Path, found.summary, named(req.Path, found.detail))
 	}
 }
 

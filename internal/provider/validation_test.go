@@ -155,6 +155,24 @@ func TestWhatIsWrongIsRefusedBeforeAnyCall(t *testing.T) {
 	}
 }
 
+func TestWhatIsWrongIsNamedInTheText(t *testing.T) {
+	for text, config := range map[string]string{
+		`policy.constraints.resources.default_memory: "lots" is not a quantity`:            constraints(`"resources": {"default_memory": "lots"}`),
+		"policy.constraints.network.allowed_egress[0].any: false selects nothing":          egress(`{"any": false, "tenant": "TENANT_SCOPE_SAME_ORG"}`),
+		"policy.constraints.network.allowed_egress[0]: Set exactly one of":                 egress(`{}`),
+		"spec.overrides.scaling.min_replicas: ":                                            `{"spec": {"overrides": {"scaling": {"min_replicas": 3, "max_replicas": 2}}}}`,
+		"Attribute policy.constraints.resources.max_gpu_count value must be at least 0":    constraints(`"resources": {"max_gpu_count": -1}`),
+		"policy.control_plane_access.source_ip_allowlist.cidrs: ":                          `{"policy": {"control_plane_access": {"source_ip_allowlist": {"cidrs": ["10.0.0.0/8", "10.1.0.0/16"]}}}}`,
+		"policy.constraints.security.runtime_class_mappings: ":                             mappings(`{"runtime_class": "RUNTIME_CLASS_CPU_DEFAULT", "node_default": true}, {"runtime_class": "RUNTIME_CLASS_CPU_DEFAULT", "kubernetes_runtime_class_name": "gvisor"}`, ""),
+		"spec.maintenance_policy.windows[0].duration_seconds value must be between 60 and": `{"spec": {"maintenance_policy": {"windows": [{"cron": "0 2 * * *", "duration_seconds": 59}]}}}`,
+	} {
+		found := problems(t, config)
+		if !slices.ContainsFunc(found, func(problem string) bool { return strings.Contains(problem, text) }) {
+			t.Errorf("%s\ngot %q, want one with %q", config, found, text)
+		}
+	}
+}
+
 func TestWhatIsRightIsAccepted(t *testing.T) {
 	for rule, config := range map[string]string{
 		"empty policy":                      `{}`,

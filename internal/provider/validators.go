@@ -32,7 +32,7 @@ func (r textRule) ValidateString(_ context.Context, req validator.StringRequest,
 		return
 	}
 	if wrong := r.check(req.ConfigValue.ValueString()); wrong != "" {
-		resp.Diagnostics.AddAttributeError(req.Path, r.summary, fmt.Sprintf("%s. The value must be %s.", wrong, r.wants))
+		resp.Diagnostics.AddAttributeError(req.Path, r.summary, named(req.Path, fmt.Sprintf("%s. The value must be %s.", wrong, r.wants)))
 	}
 }
 
@@ -106,6 +106,6 @@ func (s selected) MarkdownDescription(ctx context.Context) string { return s.Des
 func (selected) ValidateBool(_ context.Context, req validator.BoolRequest, resp *validator.BoolResponse) {
 	if !req.ConfigValue.IsNull() && !req.ConfigValue.IsUnknown() && !req.ConfigValue.ValueBool() {
 		resp.Diagnostics.AddAttributeError(req.Path, "Invalid selection",
-			"false selects nothing. Set it to true, or leave it out.")
+			named(req.Path, "false selects nothing. Set it to true, or leave it out."))
 	}
 }
