@@ -12,8 +12,6 @@ package apierr
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -45,22 +43,21 @@ type Error struct {
 	cause      error
 }
 
-// New makes an error of that reason.
+// New makes an error of that reason. What %q quotes of strings is cut to a
+// bounded length, and so is the whole.
 func New(reason Reason, format string, args ...any) *Error {
-	return &Error{reason: reason, message: fmt.Sprintf(format, args...)}
+	return &Error{reason: reason, message: elide(sprintf(format, args...), maxMessage)}
 }
 
 // Invalid makes one error of all the violations, in their order. It answers
-// nil when there are none.
+// nil when there are none. Texts that are too long are cut, and of very many
+// violations the last are only counted.
 func Invalid(reason Reason, violations []Violation) error {
 	if len(violations) == 0 {
 		return nil
 	}
-	lines := make([]string, len(violations))
-	for i, v := range violations {
-		lines[i] = v.Field + ": " + v.Description
-	}
-	return &Error{reason: reason, message: strings.Join(lines, "; "), violations: violations}
+	told, left := boundViolations(violations)
+	return &Error{reason: reason, message: summarize(told, left), violations: told}
 }
 
 // With adds a metadata entry and returns the same error.
@@ -68,7 +65,7 @@ func (e *Error) With(key, value string) *Error {
 	if e.metadata == nil {
 		e.metadata = map[string]string{}
 	}
-	e.metadata[key] = value
+	e.metadata[key] = elide(value, maxMetadata)
 	return e
 }
 
@@ -94,12 +91,13 @@ func (e *Error) Unwrap() error { return e.cause }
 // Reason is the row of the table.
 func (e *Error) Reason() Reason { return e.reason }
 
-// Violations are what Invalid was given.
+// Violations are what Invalid was given, within its bounds.
 func (e *Error) Violations() []Violation { return e.violations }
 
 // Connect turns any error into a *connect.Error, which is sent with its
 // details, and nil into nil. An error without a reason becomes INTERNAL and its
-// text stays on the server; what is a connect error already passes.
+// text stays on the server. What is a connect error already passes; one without
+// a reason of ours is of the RPC library's making and gets that of its code.
 func Connect(err error) error {
 	if err == nil {
 		return nil
@@ -110,15 +108,32 @@ func Connect(err error) error {
 	}
 	var sent *connect.Error
 	if errors.As(err, &sent) {
-		return sent
+		return withReason(sent)
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return connect.NewError(connect.CodeCanceled, errors.New("the call was cancelled"))
+		return New(Cancelled, "the call was cancelled").Because(err).connect()
 	case errors.Is(err, context.DeadlineExceeded):
-		return connect.NewError(connect.CodeDeadlineExceeded, errors.New("the call's deadline has passed"))
+		return New(DeadlineExceeded, "the call's deadline has passed").Because(err).connect()
 	}
 	return New(Internal, "internal error; the server's log has the details").Because(err).connect()
+}
+
+// withReason is the error with the reason of its code when it has none.
+func withReason(sent *connect.Error) *connect.Error {
+	reason, known := codeReasons[sent.Code()]
+	if !known || Info(sent) != nil {
+		return sent
+	}
+	out := connect.NewError(sent.Code(), errors.New(elide(sent.Message(), maxMessage)))
+	for key, values := range sent.Meta() {
+		out.Meta()[key] = values
+	}
+	addDetail(out, &errdetails.ErrorInfo{Reason: string(reason), Domain: Domain})
+	for _, detail := range sent.Details() {
+		out.AddDetail(detail)
+	}
+	return out
 }
 
 func (e *Error) connect() *connect.Error {

@@ -19,18 +19,19 @@ const errorsPage = `# Errors
 Every error carries a google.rpc.ErrorInfo of domain ` + "`" + Domain + "`" + ` with one of these
 reasons. What is wrong with a request comes as google.rpc.BadRequest, one field
 violation for each rule that is broken. REST answers with a google.rpc.Status in
-JSON. The exit code is what the command line ends with. This page is printed
+JSON. Values that an error quotes are cut when they are long, and of very many
+violations the last are only counted. The exit code is what the command line ends with. This page is printed
 from the code: ` + "`go test ./internal/apierr -update`" + `.
 
-| reason | code | exit code |
-|---|---|---|
+| reason | code | HTTP status of REST | exit code |
+|---|---|---|---|
 `
 
 func TestErrorsPageIsFresh(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(errorsPage)
 	for _, reason := range slices.Sorted(maps.Keys(table)) {
-		fmt.Fprintf(&page, "| `%s` | %s | %d |\n", reason, strings.ToUpper(table[reason].code.String()), table[reason].exit)
+		fmt.Fprintf(&page, "| `%s` | %s | %d | %d |\n", reason, strings.ToUpper(table[reason].code.String()), reason.HTTPStatus(), table[reason].exit)
 	}
 	const path = "../../docs/errors.md"
 	if *updateDocs {

@@ -1,6 +1,10 @@
 package apierr
 
-import "connectrpc.com/connect"
+import (
+	"net/http"
+
+	"connectrpc.com/connect"
+)
 
 // Reason says what went wrong, in a word that clients can rely on.
 type Reason string
@@ -12,6 +16,13 @@ const (
 	PermissionDenied        Reason = "CWSANDBOX_PERMISSION_DENIED"
 	InvalidRequest          Reason = "CWSANDBOX_INVALID_REQUEST"
 	NotImplemented          Reason = "CWSANDBOX_NOT_IMPLEMENTED"
+	PathNotFound            Reason = "CWSANDBOX_PATH_NOT_FOUND"
+	MethodNotFound          Reason = "CWSANDBOX_METHOD_NOT_FOUND"
+	MethodNotAllowed        Reason = "CWSANDBOX_METHOD_NOT_ALLOWED"
+	UnsupportedMediaType    Reason = "CWSANDBOX_UNSUPPORTED_MEDIA_TYPE"
+	RequestTooLarge         Reason = "CWSANDBOX_REQUEST_TOO_LARGE"
+	Cancelled               Reason = "CWSANDBOX_CANCELLED"
+	DeadlineExceeded        Reason = "CWSANDBOX_DEADLINE_EXCEEDED"
 	ETagMismatch            Reason = "CWSANDBOX_ETAG_MISMATCH"
 	Internal                Reason = "CWSANDBOX_INTERNAL"
 	BackendUnavailable      Reason = "CWSANDBOX_BACKEND_UNAVAILABLE"
@@ -70,6 +81,13 @@ var table = map[Reason]row{
 	PermissionDenied:        {connect.CodePermissionDenied, ExitUnauthorized},
 	InvalidRequest:          {connect.CodeInvalidArgument, ExitUsage},
 	NotImplemented:          {connect.CodeUnimplemented, ExitFailure},
+	PathNotFound:            {connect.CodeNotFound, ExitFailure},
+	MethodNotFound:          {connect.CodeUnimplemented, ExitFailure},
+	MethodNotAllowed:        {connect.CodeUnimplemented, ExitFailure},
+	UnsupportedMediaType:    {connect.CodeInvalidArgument, ExitFailure},
+	RequestTooLarge:         {connect.CodeResourceExhausted, ExitUsage},
+	Cancelled:               {connect.CodeCanceled, ExitFailure},
+	DeadlineExceeded:        {connect.CodeDeadlineExceeded, ExitUnavailable},
 	ETagMismatch:            {connect.CodeFailedPrecondition, ExitConflict},
 	Internal:                {connect.CodeInternal, ExitFailure},
 	BackendUnavailable:      {connect.CodeUnavailable, ExitUnavailable},
@@ -101,6 +119,64 @@ var table = map[Reason]row{
 	FileIOFailed:            {connect.CodeInternal, ExitFailure},
 	FilePermissionDenied:    {connect.CodePermissionDenied, ExitFailure},
 	FileTooLarge:            {connect.CodeOutOfRange, ExitFailure},
+}
+
+// codeReasons are those of errors that the RPC libraries make. Of exhausted
+// resources they know only the size of a message.
+var codeReasons = map[connect.Code]Reason{
+	connect.CodeCanceled:          Cancelled,
+	connect.CodeUnknown:           Internal,
+	connect.CodeInvalidArgument:   InvalidRequest,
+	connect.CodeDeadlineExceeded:  DeadlineExceeded,
+	connect.CodeResourceExhausted: RequestTooLarge,
+	connect.CodeUnimplemented:     NotImplemented,
+	connect.CodeInternal:          Internal,
+	connect.CodeUnavailable:       BackendUnavailable,
+	connect.CodeUnauthenticated:   Unauthenticated,
+	connect.CodePermissionDenied:  PermissionDenied,
+}
+
+// httpStatuses are of the reasons whose status says more than their code's.
+var httpStatuses = map[Reason]int{
+	MethodNotAllowed:     http.StatusMethodNotAllowed,
+	UnsupportedMediaType: http.StatusUnsupportedMediaType,
+	RequestTooLarge:      http.StatusRequestEntityTooLarge,
+}
+
+// HTTPStatus is what REST answers an error of the reason with.
+func (r Reason) HTTPStatus() int {
+	if status, ok := httpStatuses[r]; ok {
+		return status
+	}
+	return HTTPStatus(r.Code())
+}
+
+// HTTPStatus is google.rpc.Code's mapping to HTTP.
+func HTTPStatus(code connect.Code) int {
+	switch code {
+	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
+		return http.StatusBadRequest
+	case connect.CodeUnauthenticated:
+		return http.StatusUnauthorized
+	case connect.CodePermissionDenied:
+		return http.StatusForbidden
+	case connect.CodeNotFound:
+		return http.StatusNotFound
+	case connect.CodeAborted, connect.CodeAlreadyExists:
+		return http.StatusConflict
+	case connect.CodeResourceExhausted:
+		return http.StatusTooManyRequests
+	case connect.CodeCanceled:
+		return 499
+	case connect.CodeUnimplemented:
+		return http.StatusNotImplemented
+	case connect.CodeUnavailable:
+		return http.StatusServiceUnavailable
+	case connect.CodeDeadlineExceeded:
+		return http.StatusGatewayTimeout
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeDataLoss:
+	}
+	return http.StatusInternalServerError
 }
 
 // codeExits is for errors without a reason of ours.

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -79,7 +78,7 @@ func specPaths(allowed []string) (paths []string) {
 }
 
 func maskViolation(format string, args ...any) apierr.Violation {
-	return apierr.Violation{Field: "update_mask", Description: fmt.Sprintf(format, args...), Reason: "UPDATE_MASK"}
+	return apierr.Violated("update_mask", "UPDATE_MASK", format, args...)
 }
 
 // selected is the runner with only the fields that the mask names.

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -22,9 +21,7 @@ const maxRequestIDBytes = 128
 type findings struct{ violations []apierr.Violation }
 
 func (f *findings) add(field, reason, format string, args ...any) {
-	f.violations = append(f.violations, apierr.Violation{
-		Field: field, Reason: reason, Description: fmt.Sprintf(format, args...),
-	})
+	f.violations = append(f.violations, apierr.Violated(field, reason, format, args...))
 }
 
 // merge adds violations of fields of which nothing is known yet, so that a

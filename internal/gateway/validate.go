@@ -24,7 +24,7 @@ const (
 type violations []apierr.Violation
 
 func (v *violations) add(field, rule, format string, args ...any) {
-	*v = append(*v, apierr.Violation{Field: field, Reason: rule, Description: fmt.Sprintf(format, args...)})
+	*v = append(*v, apierr.Violated(field, rule, format, args...))
 }
 
 // addOthers adds those of fields that have none yet.
