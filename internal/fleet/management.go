@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/maintenance"
+	"github.com/sandbar-project/sandbar/internal/pagetoken"
 	"github.com/sandbar-project/sandbar/internal/policy"
 )
 
@@ -166,8 +166,16 @@ func (m *Management) ListManagedRunners(ctx context.Context, req *sandboxv1.List
 	case query.Limit > maxPageSize:
 		query.Limit = maxPageSize
 	}
-	if query.AfterRunnerID, err = decodePageToken(req.GetPageToken()); err != nil {
-		return nil, err
+	list := pagetoken.List{"ListManagedRunners", caller.OrganizationID, req.GetClusterId(), req.GetZone(), req.GetRunnerGroupId()}
+	if token := req.GetPageToken(); token != "" {
+		after, ok := list.Key(token)
+		if !ok {
+			return nil, apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{{
+				Field: "page_token", Reason: "PAGE_TOKEN",
+				Description: "is not a token that this list has given out with the same filters; begin again without one",
+			}})
+		}
+		query.AfterRunnerID = string(after)
 	}
 	clusters, err := m.cfg.Store.Clusters(ctx, caller.OrganizationID)
 	if err != nil {
@@ -189,7 +197,7 @@ func (m *Management) ListManagedRunners(ctx context.Context, req *sandboxv1.List
 	response := &sandboxv1.ListManagedRunnersResponse{}
 	if len(records) > page {
 		records = records[:page]
-		response.NextPageToken = encodePageToken(records[page-1].RunnerID)
+		response.NextPageToken = list.Token([]byte(records[page-1].RunnerID))
 	}
 	for _, record := range records {
 		runner, err := m.read(ctx, record, names)
@@ -445,18 +453,4 @@ func digestOf(req *sandboxv1.CreateManagedRunnerRequest) ([]byte, error) {
 	}
 	digest := sha256.Sum256(data)
 	return digest[:], nil
-}
-
-func encodePageToken(lastRunnerID string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(lastRunnerID))
-}
-
-func decodePageToken(token string) (string, error) {
-	last, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil {
-		return "", apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{{
-			Field: "page_token", Reason: "PAGE_TOKEN", Description: "is not a token that this server has given out; begin again without one",
-		}})
-	}
-	return string(last), nil
 }

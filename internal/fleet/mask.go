@@ -28,7 +28,8 @@ func allowedPaths() []string {
 	return paths
 }
 
-// checkMask answers the mask's paths, once each, or what is wrong with it.
+// checkMask answers the mask's paths, once each, or what is wrong with it. Paths
+// may be spelt as in proto or as in JSON: display_name or displayName.
 func checkMask(paths []string) ([]string, []apierr.Violation) {
 	allowed := allowedPaths()
 	if len(paths) == 0 {
@@ -39,20 +40,36 @@ func checkMask(paths []string) ([]string, []apierr.Violation) {
 		violations []apierr.Violation
 	)
 	for _, path := range paths {
-		if !slices.Contains(allowed, path) {
-			violations = append(violations, refusedPath(path, allowed))
+		field := protoSpelling(path)
+		if !slices.Contains(allowed, field) {
+			violations = append(violations, refusedPath(path, field, allowed))
 			continue
 		}
-		if !slices.Contains(checked, path) {
-			checked = append(checked, path)
+		if !slices.Contains(checked, field) {
+			checked = append(checked, field)
 		}
 	}
 	return checked, violations
 }
 
-// refusedPath says why a path is refused, and names the nearest allowed one.
-func refusedPath(path string, allowed []string) apierr.Violation {
-	switch path {
+// protoSpelling turns the JSON spelling of a path, displayName, into that of
+// proto, display_name, which it leaves as it is.
+func protoSpelling(path string) string {
+	var out strings.Builder
+	for _, r := range path {
+		if 'A' <= r && r <= 'Z' {
+			out.WriteByte('_')
+			r += 'a' - 'A'
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
+
+// refusedPath says why a path, whose proto spelling is field, is refused, and
+// names the nearest allowed one.
+func refusedPath(path, field string, allowed []string) apierr.Violation {
+	switch field {
 	case "*":
 		return maskViolation("\"*\" is not allowed; name the fields to change: %s", strings.Join(allowed, ", "))
 	case "spec":
@@ -61,7 +78,7 @@ func refusedPath(path string, allowed []string) apierr.Violation {
 		return maskViolation("%q cannot be changed; delete the runner and create another, or change only %s", path, pathGroup)
 	}
 	for _, candidate := range allowed {
-		if strings.HasPrefix(path, candidate+".") {
+		if strings.HasPrefix(field, candidate+".") {
 			return maskViolation("%q is too deep; %q is replaced as a whole, so use %q and send all of it", path, candidate, candidate)
 		}
 	}

@@ -362,8 +362,26 @@ func TestPagesStayRightWhileSandboxesComeAndGo(t *testing.T) { // trap 36
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("pages differ (-want +got):\n%s", diff)
 	}
-	_, err := c.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageToken: "?", PageSize: -1})
-	wantReason(t, err, apierr.InvalidRequest)
+}
+
+func TestListsRefusePageTokensThatTheyDidNotGiveOut(t *testing.T) {
+	_, _, c := ready(t)
+	for range 2 {
+		create(t, c, func(s *sandboxv1.SandboxSpec) { s.Tags = []string{"a"} })
+	}
+	first, err := c.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageSize: 1, Tags: []string{"a"}})
+	if err != nil || first.GetNextPageToken() == "" {
+		t.Fatalf("first page: %v, %v", first, err)
+	}
+	for name, token := range map[string]string{"garbage": "garbage", "no base64": "?", "of other filters": first.GetNextPageToken()} {
+		_, err := c.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageToken: token, PageSize: -1})
+		wantFields(t, err, "page_size", "page_token")
+		_, err = c.discovery.ListAvailableRunners(t.Context(), &sandboxv1.ListAvailableRunnersRequest{PageToken: token, PageSize: -1})
+		wantFields(t, err, "page_size", "page_token")
+		if t.Failed() {
+			t.Fatalf("token: %s", name)
+		}
+	}
 }
 
 func TestACallerWhoLeavesDoesNotStopACreation(t *testing.T) {

@@ -3,7 +3,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"fmt"
 	"slices"
 
@@ -13,6 +12,7 @@ import (
 	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
 	"github.com/sandbar-project/sandbar/internal/apierr"
 	"github.com/sandbar-project/sandbar/internal/gateway/placement"
+	"github.com/sandbar-project/sandbar/internal/pagetoken"
 )
 
 // ListAvailableRunners implements DiscoveryService: the organization's
@@ -24,10 +24,11 @@ func (g *Gateway) ListAvailableRunners(ctx context.Context, req *sandboxv1.ListA
 	}
 	var v violations
 	size := v.pageSize(req.GetPageSize())
-	after, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
-	if err != nil {
-		v.add("page_token", "INVALID", "is not a token of this server; start again without one")
+	list := pagetoken.List{
+		"ListAvailableRunners", caller.OrganizationID, req.GetRunnerGroupId(), req.GetGpuType(), req.GetArchitecture(),
+		req.GetHealthyOnly(), req.GetServiceVisibility(),
 	}
+	after := v.pageToken(list, req.GetPageToken())
 	if err := v.err(); err != nil {
 		return nil, err
 	}
@@ -46,8 +47,7 @@ func (g *Gateway) ListAvailableRunners(ctx context.Context, req *sandboxv1.ListA
 			continue
 		}
 		if len(out.Runners) == size {
-			last := out.Runners[size-1].GetRunnerId()
-			out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(last))
+			out.NextPageToken = list.Token([]byte(out.Runners[size-1].GetRunnerId()))
 			break
 		}
 		out.Runners = append(out.Runners, available)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"k8s.io/utils/clock"
 
@@ -265,5 +266,18 @@ func wantReason(t testing.TB, err error, want apierr.Reason) {
 	}
 	if info := apierr.Info(err); info != nil && info.GetDomain() != "cwsandbox.com" {
 		t.Errorf("domain = %q", info.GetDomain())
+	}
+}
+
+// wantFields wants an invalid request with violations of these fields.
+func wantFields(t testing.TB, err error, want ...string) {
+	t.Helper()
+	wantReason(t, err, apierr.InvalidRequest)
+	var fields []string
+	for _, v := range apierr.BadRequest(err).GetFieldViolations() {
+		fields = append(fields, v.GetField())
+	}
+	if diff := cmp.Diff(want, fields); diff != "" {
+		t.Errorf("fields differ (-want +got):\n%s", diff)
 	}
 }

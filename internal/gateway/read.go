@@ -2,12 +2,12 @@ package gateway
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"time"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/pagetoken"
 )
 
 const (
@@ -77,13 +77,10 @@ func (g *Gateway) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxe
 	if _, ok := sandboxv1.State_name[int32(req.GetState())]; !ok {
 		v.add("state", "UNKNOWN", "%d is not a state", req.GetState())
 	}
-	if token := req.GetPageToken(); token != "" {
-		after, ok := decodePageToken(token)
-		if !ok {
-			v.add("page_token", "INVALID", "is not a token of this server; start again without one")
-		}
-		query.AfterCreateTime, query.AfterSandboxID = after.createTime, after.sandboxID
+	list := pagetoken.List{
+		"ListSandboxes", query.OrganizationID, query.Tags, query.State, query.IncludeEnded, query.RunnerIDs, query.VolumeIDs,
 	}
+	query.AfterCreateTime, query.AfterSandboxID = rowOf(v.pageToken(list, req.GetPageToken()))
 	if err := v.err(); err != nil {
 		return nil, err
 	}
@@ -97,7 +94,7 @@ func (g *Gateway) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxe
 	if len(records) > size {
 		records = records[:size]
 		last := records[size-1]
-		out.NextPageToken = pagePosition{last.CreateTime, last.SandboxID}.token()
+		out.NextPageToken = list.Token(rowKey(last))
 	}
 	for _, record := range records {
 		out.Sandboxes = append(out.Sandboxes, toAPI(record))
@@ -117,24 +114,35 @@ func (v *violations) pageSize(asked int32) int {
 	return int(min(asked, maxPageSize))
 }
 
-// pagePosition is the last row of a page. As a key, and not a count, it stays
-// right while rows come and go (trap 36).
-type pagePosition struct {
-	createTime time.Time
-	sandboxID  string
-}
-
-func (p pagePosition) token() string {
-	data := binary.BigEndian.AppendUint64(nil, uint64(p.createTime.UnixNano()))
-	return base64.RawURLEncoding.EncodeToString(append(data, p.sandboxID...))
-}
-
-func decodePageToken(token string) (pagePosition, bool) {
-	data, err := base64.RawURLEncoding.DecodeString(token)
-	const timeBytes = 8
-	if err != nil || len(data) <= timeBytes {
-		return pagePosition{}, false
+// pageToken answers with the key in a token; nil for none, and for one that is
+// not the list's.
+func (v *violations) pageToken(list pagetoken.List, token string) []byte {
+	if token == "" {
+		return nil
 	}
-	nanos := int64(binary.BigEndian.Uint64(data[:timeBytes]))
-	return pagePosition{time.Unix(0, nanos).UTC(), string(data[timeBytes:])}, true
+	key, ok := list.Key(token)
+	if !ok {
+		v.add("page_token", "INVALID", "is not a token that this list has given out with the same filters; begin again without one")
+		return nil
+	}
+	return key
+}
+
+const rowTimeBytes = 8
+
+// rowKey is the place of a row. As a key, and not a count, it stays right while
+// rows come and go (trap 36).
+func rowKey(record *Record) []byte {
+	key := binary.BigEndian.AppendUint64(nil, uint64(record.CreateTime.UnixNano()))
+	return append(key, record.SandboxID...)
+}
+
+// rowOf reads a key that rowKey has made; of any other, which only a forged
+// token has, it makes the beginning of the list.
+func rowOf(key []byte) (createTime time.Time, sandboxID string) {
+	if len(key) <= rowTimeBytes {
+		return time.Time{}, ""
+	}
+	nanos := int64(binary.BigEndian.Uint64(key))
+	return time.Unix(0, nanos).UTC(), string(key[rowTimeBytes:])
 }
