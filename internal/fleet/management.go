@@ -66,10 +66,10 @@ func (m *Management) CreateManagedRunner(ctx context.Context, req *sandboxv1.Cre
 	if err != nil && !errors.Is(err, ErrClusterNotFound) {
 		return nil, err
 	}
-	if err == nil && m.cfg.Installers[cluster.Kind] == nil {
-		return nil, apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{{
-			Field: "identity.cluster_id", Reason: "CLUSTER_KIND", Description: "this server cannot install runners on that kind of cluster",
-		}})
+	if err == nil {
+		if err := m.checkCluster(cluster, record); err != nil {
+			return nil, err
+		}
 	}
 	answer := m.describe(record, cluster.Name, revision, revision)
 	encoded, err := proto.Marshal(answer)
@@ -94,6 +94,19 @@ func (m *Management) CreateManagedRunner(ctx context.Context, req *sandboxv1.Cre
 	}
 	m.changed(record.RunnerKey)
 	return answer, nil
+}
+
+// checkCluster checks the runner against the cluster that it is to be on, which
+// is in one zone.
+func (m *Management) checkCluster(cluster Cluster, record *RunnerRecord) error {
+	var f findings
+	if m.cfg.Installers[cluster.Kind] == nil {
+		f.add("identity.cluster_id", "CLUSTER_KIND", "this server cannot install runners on that kind of cluster")
+	}
+	if record.Zone != cluster.Zone {
+		f.add("identity.zone", "ZONE_MISMATCH", "is %q, but cluster %s (%q) is registered in zone %q; a runner is in the zone of its cluster, so use that", record.Zone, cluster.ClusterID, cluster.Name, cluster.Zone)
+	}
+	return f.err()
 }
 
 // newRecord fills in the defaults.

@@ -90,3 +90,22 @@ func TestARefusedMaskPathIsNamedWithWhatMayBeNamed(t *testing.T) {
 		wantViolation(t, err, "update_mask", all...)
 	})
 }
+
+func TestARunnerIsInTheZoneOfItsCluster(t *testing.T) {
+	inWorld(t, func(w *world) {
+		create := func(zone string) error {
+			_, err := w.fleet.Management.CreateManagedRunner(w.admin, &sandboxv1.CreateManagedRunnerRequest{ManagedRunner: &sandboxv1.ManagedRunner{
+				Identity: &sandboxv1.RunnerIdentity{RunnerId: w.key.RunnerID, Zone: zone, ClusterId: w.place.ClusterID},
+				Policy:   &sandboxv1.Policy{},
+			}})
+			return err
+		}
+		wantViolation(t, create("zone-b"), "identity.zone", `"zone-b"`, `"zone-a"`, w.place.ClusterID)
+		if !w.gone() {
+			t.Error("the refused runner was stored")
+		}
+		if err := create("Zone-A"); err != nil {
+			t.Errorf("the cluster's zone in other letters: %v", err)
+		}
+	})
+}
