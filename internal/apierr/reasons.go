@@ -20,6 +20,7 @@ const (
 	MethodNotFound          Reason = "CWSANDBOX_METHOD_NOT_FOUND"
 	MethodNotAllowed        Reason = "CWSANDBOX_METHOD_NOT_ALLOWED"
 	UnsupportedMediaType    Reason = "CWSANDBOX_UNSUPPORTED_MEDIA_TYPE"
+	HTTPVersionNotSupported Reason = "CWSANDBOX_HTTP_VERSION_NOT_SUPPORTED"
 	RequestTooLarge         Reason = "CWSANDBOX_REQUEST_TOO_LARGE"
 	Cancelled               Reason = "CWSANDBOX_CANCELLED"
 	DeadlineExceeded        Reason = "CWSANDBOX_DEADLINE_EXCEEDED"
@@ -85,6 +86,7 @@ var table = map[Reason]row{
 	MethodNotFound:          {connect.CodeUnimplemented, ExitFailure},
 	MethodNotAllowed:        {connect.CodeUnimplemented, ExitFailure},
 	UnsupportedMediaType:    {connect.CodeInvalidArgument, ExitFailure},
+	HTTPVersionNotSupported: {connect.CodeUnimplemented, ExitFailure},
 	RequestTooLarge:         {connect.CodeResourceExhausted, ExitUsage},
 	Cancelled:               {connect.CodeCanceled, ExitFailure},
 	DeadlineExceeded:        {connect.CodeDeadlineExceeded, ExitUnavailable},
@@ -138,9 +140,10 @@ var codeReasons = map[connect.Code]Reason{
 
 // httpStatuses are of the reasons whose status says more than their code's.
 var httpStatuses = map[Reason]int{
-	MethodNotAllowed:     http.StatusMethodNotAllowed,
-	UnsupportedMediaType: http.StatusUnsupportedMediaType,
-	RequestTooLarge:      http.StatusRequestEntityTooLarge,
+	MethodNotAllowed:        http.StatusMethodNotAllowed,
+	UnsupportedMediaType:    http.StatusUnsupportedMediaType,
+	HTTPVersionNotSupported: http.StatusHTTPVersionNotSupported,
+	RequestTooLarge:         http.StatusRequestEntityTooLarge,
 }
 
 // HTTPStatus is what REST answers an error of the reason with.

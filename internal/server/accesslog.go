@@ -45,7 +45,7 @@ func logged(logger *slog.Logger, next http.Handler) http.Handler {
 				}
 				logger.ErrorContext(r.Context(), "handler panicked", "path", r.URL.Path, "panic", failure, "stack", string(debug.Stack()))
 				if recorder.status == 0 {
-					writeStatus(recorder, apierr.New(apierr.Internal, "internal error; the server's log has the details"))
+					writeStatus(recorder, r, apierr.New(apierr.Internal, "internal error; the server's log has the details"))
 				}
 			}
 			attributes := []slog.Attr{

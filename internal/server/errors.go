@@ -3,10 +3,10 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/status"
@@ -18,7 +18,10 @@ import (
 
 // errorInterceptor gives every error of a handler its reason and details, and
 // logs what the caller is not told.
-type errorInterceptor struct{ logger *slog.Logger }
+type errorInterceptor struct {
+	logger *slog.Logger
+	limit  messageLimit
+}
 
 // WrapUnary implements connect.Interceptor.
 func (e *errorInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -53,7 +56,7 @@ func (e *errorInterceptor) translate(ctx context.Context, procedure string, err 
 	case connect.CodeOf(err) == connect.CodeUnimplemented && apierr.ReasonOf(err) == "":
 		err = apierr.New(apierr.NotImplemented, "%s is not built yet", procedure)
 	}
-	sent := apierr.Connect(err)
+	sent := e.limit.explained(err)
 	code := connect.CodeOf(sent)
 	if entry := accessFrom(ctx); entry != nil {
 		entry.code, entry.reason = code, apierr.ReasonOf(err)
@@ -84,9 +87,18 @@ func recovered(logger *slog.Logger) func(context.Context, connect.Spec, http.Hea
 	}
 }
 
+// note tells the access log of an error that no interceptor has seen.
+func note(ctx context.Context, err error) {
+	if entry := accessFrom(ctx); entry != nil {
+		sent := apierr.Connect(err)
+		entry.code, entry.reason = connect.CodeOf(sent), apierr.ReasonOf(sent)
+	}
+}
+
 // writeStatus answers a request that is no RPC with the google.rpc.Status of an
 // error, which must not be nil.
-func writeStatus(w http.ResponseWriter, err error) {
+func writeStatus(w http.ResponseWriter, r *http.Request, err error) {
+	note(r.Context(), err)
 	sent, _ := errors.AsType[*connect.Error](apierr.Connect(err)) // always is one
 	body := &status.Status{Code: int32(sent.Code()), Message: sent.Message()}
 	for _, detail := range sent.Details() {
@@ -96,48 +108,40 @@ func writeStatus(w http.ResponseWriter, err error) {
 	if failure != nil {
 		data = []byte(`{"code":13,"message":"internal error"}`)
 	}
+	w.Header().Del("Content-Length")
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(httpStatus(sent.Code()))
+	w.WriteHeader(apierr.ReasonOf(sent).HTTPStatus())
 	// The body is lost only with the connection.
 	_, _ = w.Write(data)
 }
 
-// httpStatus is google.rpc.Code's mapping to HTTP.
-func httpStatus(code connect.Code) int {
-	switch code {
-	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
-		return http.StatusBadRequest
-	case connect.CodeUnauthenticated:
-		return http.StatusUnauthorized
-	case connect.CodePermissionDenied:
-		return http.StatusForbidden
-	case connect.CodeNotFound:
-		return http.StatusNotFound
-	case connect.CodeAborted, connect.CodeAlreadyExists:
-		return http.StatusConflict
-	case connect.CodeResourceExhausted:
-		return http.StatusTooManyRequests
-	case connect.CodeCanceled:
-		return 499
-	case connect.CodeUnimplemented:
-		return http.StatusNotImplemented
-	case connect.CodeUnavailable:
-		return http.StatusServiceUnavailable
-	case connect.CodeDeadlineExceeded:
-		return http.StatusGatewayTimeout
-	case connect.CodeUnknown, connect.CodeInternal, connect.CodeDataLoss:
-	}
-	return http.StatusInternalServerError
+// notAllowed is for a path that other HTTP methods have.
+func notAllowed(r *http.Request, allowed string) error {
+	return apierr.New(apierr.MethodNotAllowed, "%s is not allowed at %q; allowed is %s", r.Method, r.URL.Path, strings.ReplaceAll(allowed, ",", ", "))
 }
 
-// notFound answers for paths that nothing serves.
-func notFound(w http.ResponseWriter, r *http.Request) {
-	body := &status.Status{Code: int32(connect.CodeNotFound), Message: fmt.Sprintf("nothing is served at %s", r.URL.Path)}
-	data, err := protojson.Marshal(body)
-	if err != nil {
-		data = nil
+// notUnderstood is for a body of a media type that is not known.
+func notUnderstood(r *http.Request, expected string) error {
+	return apierr.New(apierr.UnsupportedMediaType, "the media type %q is not understood at %q; send %s", r.Header.Get("Content-Type"), r.URL.Path, expected)
+}
+
+// notFound answers for paths that nothing serves, in the protocol of the
+// request.
+func (e *rpcErrors) notFound(w http.ResponseWriter, r *http.Request) {
+	if isRPC(r) {
+		e.write(w, r, apierr.New(apierr.MethodNotFound, "there is no method %q", r.URL.Path))
+		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusNotFound)
-	_, _ = w.Write(data)
+	writeStatus(w, r, apierr.New(apierr.PathNotFound, "nothing is served at %q", r.URL.Path))
+}
+
+// isRPC says whether a request means a method of a service: by its media type,
+// or by a path of the form /package.Service/Method.
+func isRPC(r *http.Request) bool {
+	media := r.Header.Get("Content-Type")
+	if strings.HasPrefix(media, "application/grpc") || strings.HasPrefix(media, "application/connect+") {
+		return true
+	}
+	service, method, found := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	return r.Method == http.MethodPost && found && strings.Contains(service, ".") && !strings.Contains(method, "/")
 }

@@ -111,6 +111,9 @@ func (f *fakeInstaller) Uninstall(_ context.Context, _, runnerID string) error {
 
 func (f *fakeInstaller) Close() error { return nil }
 
+// testLimit of messages is smaller than the contract's, which take long to make.
+const testLimit = 16 << 20
+
 // world is a server that serves, with an organization, tokens and a cluster.
 type world struct {
 	*Server
@@ -149,6 +152,7 @@ func startWith(t *testing.T, change func(*Config), other func(Config, *sqlite.St
 	srv, err := assemble(t.Context(), cfg, parts{
 		gateway: other,
 		local:   func(Config, string) (Installer, error) { return w.install, nil },
+		limit:   testLimit,
 	})
 	if err != nil {
 		t.Fatal(err)

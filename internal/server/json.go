@@ -49,7 +49,7 @@ func (c strictCodec) Unmarshal(data []byte, message any) error {
 	if len(data) == 0 {
 		return errors.New("the body is empty; a request without fields is {}")
 	}
-	if err := protojson.Unmarshal(data, known); err != nil {
+	if err := unmarshalJSON(data, known); err != nil {
 		return fmt.Errorf("the body is not the JSON that is expected here: %w", err)
 	}
 	return nil

@@ -33,6 +33,7 @@ const killedVariable = "SANDBAR_TEST_KILLED_SERVER"
 func serveUntilKilled(dir string) error {
 	ctx := context.Background()
 	srv, err := assemble(ctx, Config{DataDir: dir, Listen: "127.0.0.1:0", Version: "1.0.0", Logger: slog.New(slog.DiscardHandler)}, parts{
+		limit:   testLimit,
 		gateway: newGateway,
 		local:   func(Config, string) (Installer, error) { return newFakeInstaller(), nil },
 	})

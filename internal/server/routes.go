@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
+	"strings"
 
 	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
@@ -37,6 +39,8 @@ type services struct {
 	tokens  *auth.Tokens
 	gateway Gateway
 	rules   protovalidate.Validator
+	// limit is of one message that is received.
+	limit messageLimit
 	// ready answers nil when requests can be served.
 	ready  func(context.Context) error
 	health grpchealth.Checker
@@ -49,23 +53,27 @@ type services struct {
 // gRPC-Web; REST is transcoded to the same handlers.
 func routes(s services) (http.Handler, error) {
 	base := []connect.HandlerOption{
-		connect.WithReadMaxBytes(maxRequestBytes),
+		connect.WithReadMaxBytes(int(s.limit)),
 		connect.WithRecover(recovered(s.logger)),
 		withStrictJSON(),
 		connect.WithConditionalHandlerOptions(compression),
 	}
 	public := append([]connect.HandlerOption{connect.WithInterceptors(
-		&errorInterceptor{logger: s.logger},
+		&errorInterceptor{logger: s.logger, limit: s.limit},
 		fieldrules.Interceptor(s.rules,
 			sandboxv1connect.RunnerManagementServiceCreateManagedRunnerProcedure,
 			sandboxv1connect.RunnerManagementServiceUpdateManagedRunnerProcedure),
 	)}, base...)
-	internal := append([]connect.HandlerOption{connect.WithInterceptors(&errorInterceptor{logger: s.logger})}, base...)
+	internal := append([]connect.HandlerOption{connect.WithInterceptors(&errorInterceptor{logger: s.logger, limit: s.limit})}, base...)
 
 	mux := http.NewServeMux()
+	errs := newRPCErrors(s.limit)
 	var transcoded []*vanguard.Service
+	var failures []error
 	mount := func(path string, handler http.Handler) {
-		handler = auth.Middleware(s.tokens, attributed(handler))
+		methods, err := bindings(strings.Trim(path, "/"))
+		failures = append(failures, err)
+		handler = errs.wrap(auth.Middleware(s.tokens, attributed(withQuery(methods, errs, handler))))
 		mux.Handle(path, handler)
 		transcoded = append(transcoded, vanguard.NewService(path, handler))
 	}
@@ -80,29 +88,21 @@ func routes(s services) (http.Handler, error) {
 	mount(adminv1connect.NewImageServiceHandler(s.gateway, public...))
 
 	// Runners show credentials of their own, which the gateway checks.
-	mux.Handle(runnerv1connect.NewEnrollmentServiceHandler(s.gateway, internal...))
+	plainly := func(path string, handler http.Handler) { mux.Handle(path, errs.wrap(handler)) }
+	plainly(runnerv1connect.NewEnrollmentServiceHandler(s.gateway, internal...))
 	mux.Handle(gateway.TunnelPath, s.gateway.TunnelHandler())
 
-	rest, err := vanguard.NewTranscoder(transcoded,
-		vanguard.WithUnknownHandler(http.HandlerFunc(notFound)),
-		vanguard.WithDefaultServiceOptions(
-			vanguard.WithTargetProtocols(vanguard.ProtocolConnect),
-			vanguard.WithTargetCodecs(vanguard.CodecProto),
-			vanguard.WithNoTargetCompression(),
-			vanguard.WithMaxMessageBufferBytes(maxRequestBytes),
-		),
-		vanguard.WithCodec(restCodec),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("set up REST: %w", err)
+	rest, err := newREST(transcoded, errs, s.logger)
+	if err := errors.Join(append(failures, err)...); err != nil {
+		return nil, err
 	}
 	mux.Handle("/v1/", rest)
 	mux.Handle("/admin/v1/", rest)
 
-	mux.Handle(grpchealth.NewHandler(s.health, base...))
+	plainly(grpchealth.NewHandler(s.health, base...))
 	reflector := grpcreflect.NewStaticReflector(auth.Services()...)
-	mux.Handle(grpcreflect.NewHandlerV1(reflector, base...))
-	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, base...))
+	plainly(grpcreflect.NewHandlerV1(reflector, base...))
+	plainly(grpcreflect.NewHandlerV1Alpha(reflector, base...))
 	mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, r *http.Request) {
 		if err := s.ready(r.Context()); err != nil {
@@ -111,7 +111,7 @@ func routes(s services) (http.Handler, error) {
 		}
 		plain(w, http.StatusOK, "ready")
 	})
-	mux.HandleFunc("/", notFound)
+	mux.HandleFunc("/", errs.notFound)
 	return logged(s.logger, mux), nil
 }
 

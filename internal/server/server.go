@@ -80,6 +80,7 @@ type Installer interface {
 type parts struct {
 	gateway func(cfg Config, store *sqlite.Store, registry *fleet.Registry) Gateway
 	local   func(cfg Config, serverURL string) (Installer, error)
+	limit   messageLimit
 }
 
 // Run serves until ctx ends, and returns when everything has stopped.
@@ -94,7 +95,7 @@ func Run(ctx context.Context, cfg Config) error {
 // New opens the store and listens; nothing is served before Serve. A server
 // that is not served must be closed.
 func New(ctx context.Context, cfg Config) (*Server, error) {
-	return assemble(ctx, cfg, parts{gateway: newGateway, local: newLocalInstaller})
+	return assemble(ctx, cfg, parts{gateway: newGateway, local: newLocalInstaller, limit: maxRequestBytes})
 }
 
 func assemble(ctx context.Context, cfg Config, with parts) (_ *Server, err error) {
@@ -154,6 +155,7 @@ func assemble(ctx context.Context, cfg Config, with parts) (_ *Server, err error
 		tokens:  s.tokens,
 		gateway: s.gateway,
 		rules:   rules,
+		limit:   with.limit,
 		ready:   s.checkReady,
 		health:  s.health,
 		logger:  cfg.Logger,
