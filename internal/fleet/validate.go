@@ -54,6 +54,9 @@ func (m *Management) validateCreate(req *sandboxv1.CreateManagedRunnerRequest) e
 
 // validateBody checks what creation and updates have in common.
 func (m *Management) validateBody(f *findings, runner *sandboxv1.ManagedRunner) error {
+	if character, found := fieldrules.Hidden(runner.GetDisplayName()); found {
+		f.add("display_name", "HIDDEN_CHARACTER", "%q contains the character %U, which is not seen; leave it out", runner.GetDisplayName(), character)
+	}
 	validateGroup(f, runner.GetIdentity().GetRunnerGroupId())
 	validateSpec(f, runner.GetSpec())
 	if runner.Policy != nil {

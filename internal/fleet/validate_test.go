@@ -32,6 +32,7 @@ func TestInvalidCreationsNameEveryFieldThatIsWrong(t *testing.T) {
 		"scaling":            {`{` + identity + `,"spec":{"overrides":{"scaling":{"min_replicas":3,"max_replicas":2}}}}`, []string{"spec.overrides.scaling.min_replicas"}},
 		"data plane":         {`{` + identity + `,"spec":{"data_plane":{}}}`, []string{"spec.data_plane"}},
 		"relative URI":       {`{` + identity + `,"spec":{"data_plane":{"custom":{"advertised_uri":"/x"}}}}`, []string{"spec.data_plane.custom.advertised_uri"}},
+		"hidden characters":  {`{` + identity + `,"display_name":"a\u202eb"}`, []string{"display_name"}},
 		"legacy bindings":    {`{` + identity + `,"profile_bindings":[{}]}`, []string{"profile_bindings"}},
 	} {
 		t.Run(name, func(t *testing.T) {

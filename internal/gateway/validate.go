@@ -9,6 +9,7 @@ import (
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/fieldrules"
 )
 
 // Limits of the public contract.
@@ -58,6 +59,13 @@ func (v *violations) noNUL(field, value string) {
 	}
 }
 
+// visible is for names and labels, which are shown beside others.
+func (v *violations) visible(field, value string) {
+	if character, found := fieldrules.Hidden(value); found {
+		v.add(field, "HIDDEN_CHARACTER", "%q contains the character %U, which is not seen; leave it out", value, character)
+	}
+}
+
 // checkCreate checks the shape of the request. What the values may be is the
 // policy's part.
 func checkCreate(req *sandboxv1.CreateSandboxRequest) violations {
@@ -98,6 +106,7 @@ func (v *violations) container(field string, c *sandboxv1.Container) {
 	if utf8.RuneCountInString(c.GetName()) > maxNameCharacters {
 		v.add(field+".name", "TOO_LONG", "is longer than %d characters", maxNameCharacters)
 	}
+	v.visible(field+".name", c.GetName())
 	v.required(field+".image", c.GetImage())
 	v.noNUL(field+".command", c.GetCommand())
 	for i, arg := range c.GetArgs() {
@@ -107,18 +116,47 @@ func (v *violations) container(field string, c *sandboxv1.Container) {
 	if dir := c.GetWorkingDir(); dir != "" {
 		v.absolute(field+".working_dir", dir)
 	}
-	seen := map[string]int{}
-	for i, file := range c.GetFiles() {
-		at := fmt.Sprintf("%s.files[%d].path", field, i)
+	v.files(field+".files", c.GetFiles())
+}
+
+// reservedDirs are made by the kernel in every sandbox; no file can be put
+// there.
+var reservedDirs = []string{"/proc", "/sys", "/dev"}
+
+func (v *violations) files(field string, files []*sandboxv1.FileMount) {
+	first := map[string]int{}
+	for i, file := range files {
+		if clean := path.Clean(file.GetPath()); strings.HasPrefix(clean, "/") {
+			if _, ok := first[clean]; !ok {
+				first[clean] = i
+			}
+		}
+	}
+	for i, file := range files {
+		at := fmt.Sprintf("%s[%d].path", field, i)
+		before := len(*v)
 		v.absolute(at, file.GetPath())
+		if len(*v) > before {
+			continue
+		}
 		clean := path.Clean(file.GetPath())
 		if clean == "/" {
 			v.add(at, "NOT_A_FILE", "%q is a directory; name a file", file.GetPath())
+			continue
 		}
-		if first, ok := seen[clean]; ok {
-			v.add(at, "DUPLICATE", "%q is also %s.files[%d].path", file.GetPath(), field, first)
+		for _, dir := range reservedDirs {
+			if clean == dir || strings.HasPrefix(clean, dir+"/") {
+				v.add(at, "RESERVED", "%q is in %s, which the system makes; put the file elsewhere", file.GetPath(), dir)
+			}
 		}
-		seen[clean] = i
+		if j := first[clean]; j != i {
+			v.add(at, "DUPLICATE", "%q is also %s[%d].path", file.GetPath(), field, j)
+		}
+		for dir := path.Dir(clean); dir != "/"; dir = path.Dir(dir) {
+			if j, ok := first[dir]; ok {
+				v.add(at, "INSIDE_A_FILE", "%q is inside %s[%d].path, %q, which is a file and no directory", file.GetPath(), field, j, files[j].GetPath())
+			}
+		}
 	}
 }
 
@@ -178,6 +216,7 @@ func (v *violations) tags(field string, tags []string) {
 		if n := utf8.RuneCountInString(tag); n > maxTagCharacters {
 			v.add(at, "TOO_LONG", "has %d characters; at most %d are allowed", n, maxTagCharacters)
 		}
+		v.visible(at, tag)
 	}
 }
 
