@@ -312,6 +312,39 @@ func TestCreationGoesOnAcrossDisconnections(t *testing.T) {
 	awaitState(t, c, sb.GetSandboxId(), sandboxv1.State_STATE_RUNNING)
 }
 
+func TestASandboxThatWaitsForItsRunnerSaysSoAndHoldsNoCall(t *testing.T) {
+	h := newHost()
+	h.gate = make(chan struct{})
+	e, c, kill := connected(t, h)
+	id := create(t, c).GetSandboxId()
+	if reason := get(t, c, id).GetStatus().GetStateReason(); reason != "" {
+		t.Errorf("while its runner is there the reason is %q", reason)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	answers := make(chan error, 8)
+	for range cap(answers) {
+		go func() {
+			_, err := c.Exec(ctx, &sandboxv1.ExecRequest{SandboxId: id, Command: []string{"true"}})
+			answers <- err
+		}()
+	}
+	kill()
+	for range cap(answers) {
+		wantReason(t, <-answers, apierr.RunnerUnavailable)
+	}
+	awaitUnhealthy(t, c)
+	sb := get(t, c, id)
+	if reason := sb.GetStatus().GetStateReason(); sb.GetStatus().GetState() != sandboxv1.State_STATE_CREATING || !strings.Contains(reason, "runner-1") {
+		t.Errorf("without its runner: %v, %q", sb.GetStatus().GetState(), reason)
+	}
+	close(h.gate)
+	e.start(t, h, runnerOne)
+	if sb := awaitState(t, c, id, sandboxv1.State_STATE_RUNNING); sb.GetStatus().GetStateReason() != "" {
+		t.Errorf("running, the reason is %q", sb.GetStatus().GetStateReason())
+	}
+}
+
 func TestCreationGoesOnAfterARestartOfTheGateway(t *testing.T) {
 	e, h, c := ready(t)
 	h.gate = make(chan struct{})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/internal/pagetoken"
 )
@@ -34,7 +36,22 @@ func (g *Gateway) GetSandbox(ctx context.Context, req *sandboxv1.GetSandboxReque
 	if err := g.checkAbandoned(ctx, sb); err != nil {
 		return nil, err
 	}
-	return toAPI(sb.record()), nil
+	return g.describe(sb.record()), nil
+}
+
+// describe is a sandbox as it is read. One that is being created says when it
+// waits for its runner.
+func (g *Gateway) describe(record *Record) *sandboxv1.Sandbox {
+	out := toAPI(record)
+	if !isCreating(record) {
+		return out
+	}
+	if home := g.registry.known(runnerKeyOf(record)); home != nil && home.session() != nil {
+		return out
+	}
+	out.Status = proto.CloneOf(record.Status)
+	out.Status.StateReason = fmt.Sprintf("waiting for runner %s, which is not connected", record.RunnerID)
+	return out
 }
 
 // checkAbandoned ends a live sandbox that nobody will ever take up: its runner
@@ -97,7 +114,7 @@ func (g *Gateway) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxe
 		out.NextPageToken = list.Token(rowKey(last))
 	}
 	for _, record := range records {
-		out.Sandboxes = append(out.Sandboxes, toAPI(record))
+		out.Sandboxes = append(out.Sandboxes, g.describe(record))
 	}
 	return out, nil
 }

@@ -149,12 +149,17 @@ func (r *runner) session() *session {
 	return r.serving.Load()
 }
 
+// nextElection closes when another session, or none, serves.
+func (r *runner) nextElection() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
 // waitSession waits until there is a session that calls can go to.
 func (r *runner) waitSession(ctx context.Context) (*session, error) {
 	for {
-		r.mu.Lock()
-		changed := r.changed
-		r.mu.Unlock()
+		changed := r.nextElection()
 		if s := r.session(); s != nil {
 			return s, nil
 		}

@@ -24,10 +24,9 @@ func (g *Gateway) operable(ctx context.Context, sandboxID, container string) (*s
 	record := sb.record()
 	s := g.registry.runner(sb.key).session()
 	if isCreating(record) && s != nil {
-		if record, err = sb.waitWhile(ctx, isCreating); err != nil {
+		if record, s, err = g.waitCreated(ctx, sb); err != nil {
 			return nil, nil, err
 		}
-		s = g.registry.runner(sb.key).session()
 	}
 	switch state := record.Status.GetState(); {
 	case state == running && s != nil:
@@ -43,6 +42,26 @@ func (g *Gateway) operable(ctx context.Context, sandboxID, container string) (*s
 		return nil, nil, v.err()
 	}
 	return sb, s, nil
+}
+
+// waitCreated waits while the sandbox is being created by a runner that is
+// connected; the session is nil when the runner has gone. When it comes back is
+// not known, and no call waits for it.
+func (g *Gateway) waitCreated(ctx context.Context, sb *sandbox) (*Record, *session, error) {
+	home := g.registry.runner(sb.key)
+	for {
+		elected := home.nextElection()
+		view, s := sb.view(), home.session()
+		if !isCreating(view.record) || s == nil {
+			return view.record, s, nil
+		}
+		select {
+		case <-view.changed:
+		case <-elected:
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		}
+	}
 }
 
 func describeState(record *Record) string {
