@@ -12,7 +12,7 @@ import (
 
 // InsertCluster implements fleet.Store.
 func (s *Store) InsertCluster(ctx context.Context, cluster fleet.Cluster, audit fleet.AuditEntry) error {
-	return s.transaction(ctx, "add cluster", func(q *db.Queries) error {
+	return s.adding(ctx, "add cluster", func(q *db.Queries) error {
 		taken, err := q.ClusterNameTaken(ctx, db.ClusterNameTakenParams{OrganizationID: cluster.OrganizationID, Name: cluster.Name})
 		if err != nil {
 			return err

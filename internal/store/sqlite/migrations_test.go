@@ -50,10 +50,7 @@ func files(t *testing.T, more map[string]string) fstest.MapFS {
 func filled(t *testing.T, version int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sandbar.db")
-	handle, err := open(path, "_txlock=immediate")
-	if err != nil {
-		t.Fatal(err)
-	}
+	handle := open(path, "_txlock=immediate")
 	defer func() {
 		if err := handle.Close(); err != nil {
 			t.Error(err)
@@ -223,10 +220,7 @@ func TestAMigrationHappensAsAWholeOrNotAtAll(t *testing.T) {
 	}{"it is applied": {adds, true}, "it fails": {breaks, false}} {
 		t.Run(name, func(t *testing.T) {
 			path := filled(t, latest)
-			handle, err := open(path, "_txlock=immediate")
-			if err != nil {
-				t.Fatal(err)
-			}
+			handle := open(path, "_txlock=immediate")
 			before := dump(t, handle)
 			var more fs.FS = files(t, map[string]string{next: test.step})
 			// Twice: a server that is started again tries again.

@@ -20,7 +20,7 @@ func (s *Store) InsertRunner(ctx context.Context, wish fleet.NewRunner) (firstAn
 	if err != nil {
 		return nil, err
 	}
-	err = s.transaction(ctx, "add runner", func(q *db.Queries) error {
+	err = s.adding(ctx, "add runner", func(q *db.Queries) error {
 		firstAnswer, err = earlierAnswer(ctx, q, wish)
 		if firstAnswer != nil || err != nil {
 			return err

@@ -20,7 +20,7 @@ func (s *Store) InsertSandbox(ctx context.Context, record *gateway.Record) (stor
 	if err != nil {
 		return nil, false, err
 	}
-	err = s.transaction(ctx, "add sandbox", func(q *db.Queries) error {
+	err = s.adding(ctx, "add sandbox", func(q *db.Queries) error {
 		if row.RequestID != nil {
 			earlier, err := q.SandboxByRequest(ctx, db.SandboxByRequestParams{OrganizationID: row.OrganizationID, RequestID: row.RequestID})
 			if err == nil {

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"embed"
 	"errors"
 	"fmt"
@@ -45,60 +46,75 @@ const (
 type Store struct {
 	// write has one connection, so that writers queue here and not in
 	// SQLite's busy handler.
-	write *sql.DB
-	read  *sql.DB
+	write    *sql.DB
+	read     *sql.DB
+	headroom *headroom
 }
 
 // Open opens the database in that file, makes it when it is not there, and
 // brings its schema up to date.
 func Open(ctx context.Context, path string, logger *slog.Logger) (*Store, error) {
-	if err := create(path); err != nil {
-		return nil, err
-	}
-	write, err := open(path, "_txlock=immediate")
+	path, err := filepath.Abs(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open database: %w", err)
 	}
-	write.SetMaxOpenConns(1)
-	write.SetMaxIdleConns(1)
+	// Readable by the owner only; SQLite gives the log beside it the same
+	// permissions. It is closed after all of SQLite's: see headroom.
+	database, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	s := &Store{}
+	if err := s.open(ctx, database, logger); err != nil {
+		return nil, errors.Join(err, s.Close(), database.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context, database *os.File, logger *slog.Logger) error {
+	path := database.Name()
+	s.write = open(path, "_txlock=immediate")
+	s.write.SetMaxOpenConns(1)
+	s.write.SetMaxIdleConns(1)
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
-		return nil, errors.Join(err, write.Close())
+		return err
 	}
-	if err := migrate(ctx, write, files, logger); err != nil {
-		return nil, errors.Join(fmt.Errorf("bring the schema of %s up to date: %w", path, err), write.Close())
+	if err := migrate(ctx, s.write, files, logger); err != nil {
+		return fmt.Errorf("bring the schema of %s up to date: %w", path, err)
 	}
-	read, err := open(path, "_pragma=query_only(1)")
-	if err != nil {
-		return nil, errors.Join(err, write.Close())
-	}
-	read.SetMaxOpenConns(readers)
-	read.SetMaxIdleConns(readers)
-	return &Store{write: write, read: read}, nil
+	s.read = open(path, "_pragma=query_only(1)")
+	s.read.SetMaxOpenConns(readers)
+	s.read.SetMaxIdleConns(readers)
+	s.headroom, err = openHeadroom(database, logger)
+	return err
 }
 
-// create makes an empty file that only its owner can read; SQLite gives the
-// log beside it the same permissions.
-func create(path string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("open database: %w", err)
-	}
-	return file.Close()
-}
-
-func open(path, option string) (*sql.DB, error) {
-	absolute, err := filepath.Abs(path)
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
-	}
-	dsn := url.URL{Scheme: "file", Path: absolute, RawQuery: "_pragma=busy_timeout(" + busyTimeoutMillis + ")" +
+func open(path, option string) *sql.DB {
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(" + busyTimeoutMillis + ")" +
 		"&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&" + option}
-	handle, err := sql.Open("sqlite", dsn.String())
+	return sql.OpenDB(connector{dsn: dsn.String(), driver: &sqlite.Driver{}})
+}
+
+// connector opens connections whose end leaves the log where it is, with the
+// space that is reserved for it: a server has to start on a full disk, too.
+type connector struct {
+	dsn    string
+	driver *sqlite.Driver
+}
+
+func (c connector) Driver() driver.Driver { return c.driver }
+
+func (c connector) Connect(context.Context) (driver.Conn, error) {
+	conn, err := c.driver.Open(c.dsn)
 	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
+		return nil, err
 	}
-	return handle, nil
+	const keep = 1
+	if _, err := conn.(sqlite.FileControl).FileControlPersistWAL("main", keep); err != nil {
+		return nil, errors.Join(fmt.Errorf("keep the database's log: %w", err), conn.Close())
+	}
+	return conn, nil
 }
 
 // migrate applies those of the files that have not been applied yet, each in a
@@ -117,7 +133,16 @@ func migrate(ctx context.Context, handle *sql.DB, files fs.FS, logger *slog.Logg
 
 // Close closes the database. Calls under way fail.
 func (s *Store) Close() error {
-	return errors.Join(s.read.Close(), s.write.Close())
+	var errs []error
+	for _, handle := range []*sql.DB{s.read, s.write} {
+		if handle != nil {
+			errs = append(errs, handle.Close())
+		}
+	}
+	if s.headroom != nil {
+		errs = append(errs, s.headroom.close())
+	}
+	return errors.Join(errs...)
 }
 
 // Ready answers nil when the database can be read.
@@ -127,6 +152,22 @@ func (s *Store) Ready(ctx context.Context) error {
 
 // reader runs queries outside of a transaction; each sees one snapshot.
 func (s *Store) reader() *db.Queries { return db.New(s.read) }
+
+// adding is a transaction that makes the database longer. It is refused when
+// that would leave no room to delete something.
+func (s *Store) adding(ctx context.Context, operation string, fn func(*db.Queries) error) error {
+	err := s.headroom.ensure()
+	if isFull(err) {
+		return apierr.New(apierr.StorageFull,
+			"the disk of the server's data directory is full, so nothing new is accepted and nothing was changed; "+
+				"deleting sandboxes still works and frees what they wrote, and so does pruning images; or free space on that disk otherwise").
+			Because(fmt.Errorf("%s: %w", operation, err))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", operation, err)
+	}
+	return s.transaction(ctx, operation, fn)
+}
 
 // transaction runs fn and commits when it answers nil. Errors of the database
 // are told with what was being done; fn's own pass as they are.
@@ -153,7 +194,7 @@ func classify(operation string, err error) error {
 	}
 	switch failure.Code() & 0xff {
 	case sqlite3.SQLITE_FULL:
-		return apierr.New(apierr.StorageFull, "the server's disk is full and nothing was changed; free space on it and try again").
+		return apierr.New(apierr.StorageFull, "the disk of the server's data directory is full and nothing was changed; free space on it and try again").
 			Because(fmt.Errorf("%s: %w", operation, err))
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return apierr.New(apierr.BackendUnavailable, "the database is locked by another process and nothing was changed; try again").
