@@ -67,6 +67,11 @@ type Engine interface {
 	Wait(ctx context.Context, id string) (Exit, error)
 	// Usage measures a running sandbox.
 	Usage(ctx context.Context, id string) (Usage, error)
+	// Disk measures the file system that images and sandboxes are written to.
+	Disk(ctx context.Context) (Disk, error)
+	// DiskUsage measures what a sandbox alone holds on that file system. It looks
+	// at each of its files, so it is for when the answer matters.
+	DiskUsage(ctx context.Context, id string) (DiskUsage, error)
 	// Remove ends a sandbox and takes away everything the engine made for it.
 	// It works from every state, including half made, and succeeds for an id
 	// that does not exist.
@@ -117,6 +122,9 @@ type PullRequest struct {
 	// Username and Password are used for this pull only, when not empty.
 	Username string
 	Password string
+	// KeepFreeBytes ends the pull with ErrNoSpace when less than this would be
+	// free on the disk.
+	KeepFreeBytes int64
 }
 
 // PullProgress is how far a pull has come; TotalBytes is 0 while unknown.
@@ -252,4 +260,18 @@ type Usage struct {
 	Pids        int64
 	// OOMKills counts processes killed for want of memory.
 	OOMKills int64
+}
+
+// Disk is a file system.
+type Disk struct {
+	TotalBytes, FreeBytes int64
+	// TotalFiles and FreeFiles are 0 where their number is not bounded.
+	TotalFiles, FreeFiles int64
+}
+
+// DiskUsage is what a sandbox has written and not removed, files included that
+// have no name any more and are still open.
+type DiskUsage struct {
+	Bytes int64
+	Files int64
 }

@@ -74,6 +74,7 @@ func Run(t *testing.T, newEngine func(t *testing.T, setup Setup) Instance, optio
 		{"Lifecycle", testLifecycle},
 		{"Create", testCreate},
 		{"Limits", testLimits},
+		{"Disk", testDisk},
 		{"Isolation", testIsolation},
 		{"ControlChannel", testControlChannel},
 		{"Network", testNetwork},

@@ -56,7 +56,7 @@ func (s *imageStore) pull(ctx context.Context, request engine.PullRequest, progr
 	image, err := s.image(digest.String())
 	if errors.Is(err, engine.ErrNotFound) {
 		image, err = s.pulls.do(ctx, digest.String(), progress, func(ctx context.Context, report func(engine.PullProgress)) (storedImage, error) {
-			return s.store(ctx, remote, digest, report)
+			return s.store(ctx, remote, digest, request.KeepFreeBytes, report)
 		})
 	}
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *imageStore) pull(ctx context.Context, request engine.PullRequest, progr
 
 // store downloads an image and puts it in its place in one step, once all of it
 // is on the disk.
-func (s *imageStore) store(ctx context.Context, remote v1.Image, digest v1.Hash, report func(engine.PullProgress)) (storedImage, error) {
+func (s *imageStore) store(ctx context.Context, remote v1.Image, digest v1.Hash, keepFree int64, report func(engine.PullProgress)) (storedImage, error) {
 	// Others may have finished between the look and the start of this work.
 	if image, err := s.image(digest.String()); !errors.Is(err, engine.ErrNotFound) {
 		return image, err
@@ -81,7 +81,7 @@ func (s *imageStore) store(ctx context.Context, remote v1.Image, digest v1.Hash,
 		return storedImage{}, err
 	}
 	defer lock.Close()
-	image, err := s.fill(ctx, work, remote, digest, report)
+	image, err := s.fill(ctx, work, remote, digest, roomCheck{path: work, keep: keepFree}, report)
 	if err == nil {
 		err = s.publish(work, digest)
 	}
@@ -91,7 +91,7 @@ func (s *imageStore) store(ctx context.Context, remote v1.Image, digest v1.Hash,
 	return image, nil
 }
 
-func (s *imageStore) fill(ctx context.Context, work string, remote v1.Image, digest v1.Hash, report func(engine.PullProgress)) (storedImage, error) {
+func (s *imageStore) fill(ctx context.Context, work string, remote v1.Image, digest v1.Hash, room roomCheck, report func(engine.PullProgress)) (storedImage, error) {
 	config, err := remote.ConfigFile()
 	if err != nil {
 		return storedImage{}, registryError(err)
@@ -100,7 +100,7 @@ func (s *imageStore) fill(ctx context.Context, work string, remote v1.Image, dig
 	if err := os.Mkdir(rootfs, 0o755); err != nil {
 		return storedImage{}, err
 	}
-	size, err := s.unpack(ctx, work, rootfs, remote, report)
+	size, err := s.unpack(ctx, work, rootfs, remote, room, report)
 	if err != nil {
 		return storedImage{}, err
 	}
@@ -139,7 +139,7 @@ func (s *imageStore) publish(work string, digest v1.Hash) error {
 
 // unpack downloads layers side by side and lays them over each other in order.
 // It returns the size of the files.
-func (s *imageStore) unpack(ctx context.Context, work, rootfs string, remote v1.Image, report func(engine.PullProgress)) (int64, error) {
+func (s *imageStore) unpack(ctx context.Context, work, rootfs string, remote v1.Image, room roomCheck, report func(engine.PullProgress)) (int64, error) {
 	layers, err := remote.Layers()
 	if err != nil {
 		return 0, registryError(err)
@@ -167,7 +167,7 @@ func (s *imageStore) unpack(ctx context.Context, work, rootfs string, remote v1.
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			size, err := applyLayer(ctx, rootfs, path(i))
+			size, err := applyLayer(ctx, rootfs, path(i), room)
 			if err != nil {
 				return err
 			}
@@ -177,7 +177,7 @@ func (s *imageStore) unpack(ctx context.Context, work, rootfs string, remote v1.
 	})
 	for i, layer := range layers {
 		downloads.Go(func() error {
-			if err := download(ctx, layer, path(i), progress); err != nil {
+			if err := download(ctx, layer, path(i), io.MultiWriter(progress, room)); err != nil {
 				return err
 			}
 			close(arrived[i])
@@ -201,7 +201,7 @@ func (p *downloadProgress) Write(data []byte) (int, error) {
 }
 
 // download keeps a layer as it came; its digest is checked on the way.
-func download(ctx context.Context, layer v1.Layer, path string, progress io.Writer) error {
+func download(ctx context.Context, layer v1.Layer, path string, watch io.Writer) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func download(ctx context.Context, layer v1.Layer, path string, progress io.Writ
 	}
 	defer file.Close()
 	reader := &readErrors{reader: content}
-	if _, err := io.Copy(io.MultiWriter(file, progress), reader); err != nil {
+	if _, err := io.Copy(io.MultiWriter(file, watch), reader); err != nil {
 		if reader.err != nil {
 			return fmt.Errorf("download a layer: %w", layerError(reader.err))
 		}
@@ -248,7 +248,7 @@ func layerError(err error) error {
 
 // applyLayer lays one layer over those below. The library keeps every path
 // within rootfs, whatever names and links the layer has.
-func applyLayer(ctx context.Context, rootfs, path string) (int64, error) {
+func applyLayer(ctx context.Context, rootfs, path string, room roomCheck) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -262,11 +262,11 @@ func applyLayer(ctx context.Context, rootfs, path string) (int64, error) {
 		return 0, fmt.Errorf("%w: decompress a layer: %w", engine.ErrImageInvalid, err)
 	}
 	defer content.Close()
-	size, err := archive.UnpackLayer(rootfs, content, &archive.TarOptions{})
+	size, err := archive.UnpackLayer(rootfs, io.TeeReader(content, room), &archive.TarOptions{})
 	switch {
 	case err == nil:
 		return size, os.Remove(path)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, engine.ErrNoSpace):
 		return 0, fmt.Errorf("unpack a layer: %w", err)
 	default:
 		return 0, fmt.Errorf("%w: unpack a layer: %w", engine.ErrImageInvalid, err)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +30,9 @@ func probe(args []string) error {
 		"send":    sendFrom,
 		"forks":   forks,
 		"hold":    hold,
+		"fill":    fillFile,
+		"keep":    keepUnnamed,
+		"nest":    nest,
 		"touch":   touchMemory,
 		"burn":    burnCPU,
 		"mount":   mountTmpfs,
@@ -147,6 +152,75 @@ func forks(args []string) error {
 }
 
 func hold([]string) error { select {} }
+
+// fillFile writes so many MiB to a file.
+func fillFile(args []string) error {
+	file, err := os.Create(args[0])
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return fill(file, args[1])
+}
+
+func fill(file *os.File, mebibytes string) error {
+	count, err := strconv.Atoi(mebibytes)
+	if err != nil {
+		return err
+	}
+	chunk := bytes.Repeat([]byte{1}, 1<<20)
+	for range count {
+		if _, err := file.Write(chunk); err != nil {
+			return err
+		}
+	}
+	return file.Sync()
+}
+
+// keepUnnamed writes so many MiB to a file without a name, and keeps it open
+// until there is a file of the name "release". It makes "kept" when it has
+// written.
+func keepUnnamed(args []string) error {
+	file, err := os.Create(args[0])
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := os.Remove(args[0]); err != nil {
+		return err
+	}
+	if err := fill(file, args[1]); err != nil {
+		return err
+	}
+	if err := os.WriteFile("/kept", nil, 0o600); err != nil {
+		return err
+	}
+	for {
+		if _, err := os.Stat("/release"); err == nil {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// nest makes so many directories within each other, and a file of 1 MiB in the
+// last of them.
+func nest(args []string) error {
+	depth, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	for range depth {
+		const name = "a-directory-with-a-name-of-forty-characters"
+		if err := errors.Join(os.Mkdir(name, 0o700), os.Chdir(name)); err != nil {
+			return err
+		}
+	}
+	return fillFile([]string{"last", "1"})
+}
 
 // touchMemory writes to so many MiB.
 func touchMemory(args []string) error {
