@@ -113,6 +113,7 @@ func (g *Gateway) candidates(runners []Runner) []placement.Candidate {
 				out[i].Runtime = s.description.GetRuntime()
 			}
 			out[i].Capacity, out[i].Reserved, _ = home.room()
+			out[i].StorageShortage = home.shortage()
 		}
 	}
 	return out

@@ -126,9 +126,10 @@ type runner struct {
 	mu       sync.Mutex
 	sessions []*session
 	// changed closes when serving changes.
-	changed   chan struct{}
-	sandboxes map[string]*sandbox
-	capacity  placement.Amount
+	changed         chan struct{}
+	sandboxes       map[string]*sandbox
+	capacity        placement.Amount
+	storageShortage string
 	// reservations is what sandboxes have been promised; reserved is their
 	// sum.
 	reservations map[string]placement.Amount
@@ -234,6 +235,14 @@ func (r *runner) setCapacity(capacity *runnerv1.Capacity) {
 		MemoryBytes: capacity.GetMemoryBytes(),
 		GPUCount:    capacity.GetGpuCount(),
 	}
+	r.storageShortage = capacity.GetStorageShortage()
+}
+
+// shortage is why the runner begins nothing for want of disk space, or empty.
+func (r *runner) shortage() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.storageShortage
 }
 
 // room is all there is and what of it has been promised, to how many.

@@ -30,6 +30,9 @@ func arguments() map[string]func(*FileConfig, string) error {
 			c.Capacity.MaxSandboxes = count
 			return nil
 		},
+		"disk-reserve": func(c *FileConfig, value string) error {
+			return c.Capacity.DiskReserve.UnmarshalText([]byte(value))
+		},
 		"overcommit-cpu": func(c *FileConfig, value string) error {
 			return c.Capacity.OvercommitCPU.UnmarshalText([]byte(value))
 		},

@@ -122,7 +122,12 @@ func (s *sandbox) create(ctx context.Context, p plan, found engine.State) (start
 func (s *sandbox) pull(ctx context.Context, p plan) (engine.Image, error) {
 	pulling, cancel := context.WithTimeoutCause(ctx, s.host.limits.PullTimeout, errPullTimeout)
 	defer cancel()
-	image, err := s.host.engine.PullImage(pulling, engine.PullRequest{Reference: p.image, Policy: p.pull}, nil)
+	disk, err := s.host.engine.Disk(pulling)
+	if err != nil {
+		return engine.Image{}, fmt.Errorf("pull image %s: %w", p.image, err)
+	}
+	keep := s.host.limits.DiskReserve.of(disk)
+	image, err := s.host.engine.PullImage(pulling, engine.PullRequest{Reference: p.image, Policy: p.pull, KeepFreeBytes: keep}, nil)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(pulling), errPullTimeout) {
 		err = fmt.Errorf("%w: %w", errPullTimeout, err)
 	}

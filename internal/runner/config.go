@@ -48,6 +48,8 @@ type Limits struct {
 	// DefaultMemoryFactor.
 	OvercommitCPU    Factor
 	OvercommitMemory Factor
+	// DiskReserve is kept free on the sandboxes' disk; 0: by the disk's size.
+	DiskReserve DiskReserve
 	// MaxSandboxes caps live sandboxes; 0: 500.
 	MaxSandboxes int
 	// DeadlineGrace is between SIGTERM and SIGKILL when a lifetime ends;

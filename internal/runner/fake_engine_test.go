@@ -35,6 +35,9 @@ type fakeEngine struct {
 	pulling chan struct{}
 	// oomKills is what Usage says.
 	oomKills int64
+	// disk is what Disk says; zero: nearly empty. held is what DiskUsage says.
+	disk func() engine.Disk
+	held map[string]engine.DiskUsage
 	// removals, if set, makes that many calls of Remove fail.
 	failRemovals int
 }
@@ -279,6 +282,21 @@ func (f *fakeEngine) Usage(context.Context, string) (engine.Usage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return engine.Usage{OOMKills: f.oomKills}, nil
+}
+
+func (f *fakeEngine) Disk(context.Context) (engine.Disk, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.disk != nil {
+		return f.disk(), nil
+	}
+	return engine.Disk{TotalBytes: 100 << 30, FreeBytes: 90 << 30}, nil
+}
+
+func (f *fakeEngine) DiskUsage(_ context.Context, id string) (engine.DiskUsage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held[id], nil
 }
 
 func (f *fakeEngine) Remove(ctx context.Context, id string) error {

@@ -83,6 +83,8 @@ type CapacityConfig struct {
 	// set: DefaultCPUFactor and DefaultMemoryFactor.
 	OvercommitCPU    Factor `json:"overcommit_cpu,omitempty"`
 	OvercommitMemory Factor `json:"overcommit_memory,omitempty"`
+	// DiskReserve is kept free on the sandboxes' disk; not set: by its size.
+	DiskReserve DiskReserve `json:"disk_reserve,omitempty"`
 }
 
 // LoadConfig reads and checks a configuration file. Unknown keys are errors,

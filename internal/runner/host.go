@@ -31,7 +31,7 @@ type host struct {
 	clock    clock.WithTicker
 	logger   *slog.Logger
 
-	// ctx is what owners run under; it ends with the runner.
+	// ctx is what owners and the disk watch run under; it ends with the runner.
 	ctx    context.Context
 	owners sync.WaitGroup
 
@@ -65,6 +65,8 @@ func newHost(ctx context.Context, r *runner) (*host, error) {
 	if err := h.adopt(); err != nil {
 		return nil, err
 	}
+	watch := &diskWatch{host: h}
+	h.owners.Go(func() { watch.run(ctx) })
 	return h, nil
 }
 

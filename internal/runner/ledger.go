@@ -31,20 +31,43 @@ type ledger struct {
 	total        amount
 	maxSandboxes int
 
+	// news has room for one: the gateway is to hear of a change at once.
+	news chan struct{}
+
 	mu       sync.Mutex
 	reserved amount
 	count    int
+	// shortage is why nothing is promised for want of disk space, or empty.
+	shortage string
 }
 
 func newLedger(total amount, maxSandboxes int) *ledger {
-	return &ledger{total: total, maxSandboxes: maxSandboxes}
+	return &ledger{total: total, maxSandboxes: maxSandboxes, news: make(chan struct{}, 1)}
 }
 
-// reserve promises an amount, or answers RunnerCapacityExhausted and promises
-// nothing.
+// setShortage says whether that is new. The text is not: it has figures in it.
+func (l *ledger) setShortage(text string) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	changed = (text == "") != (l.shortage == "")
+	l.shortage = text
+	if changed {
+		select {
+		case l.news <- struct{}{}:
+		default:
+		}
+	}
+	return changed
+}
+
+// reserve promises an amount, or answers RunnerCapacityExhausted or StorageFull
+// and promises nothing.
 func (l *ledger) reserve(want amount) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.shortage != "" {
+		return apierr.New(apierr.StorageFull, "the runner begins no sandbox: %s; delete sandboxes, prune images, or free space on that disk", l.shortage)
+	}
 	if l.count >= l.maxSandboxes {
 		return apierr.New(apierr.RunnerCapacityExhausted,
 			"the runner has %d sandboxes, which is its limit; delete some, or try again later", l.count)
@@ -103,5 +126,6 @@ func (l *ledger) capacity() *runnerv1.Capacity {
 		ReservedMemoryBytes:   l.reserved.MemoryBytes,
 		ReservedGpuCount:      l.reserved.GPUCount,
 		RunningSandboxes:      int32(l.count),
+		StorageShortage:       l.shortage,
 	}
 }

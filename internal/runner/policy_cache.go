@@ -67,6 +67,10 @@ func (c *policyCache) set(pushed *runnerv1.SetPolicyRequest) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if proto.Equal(pushed, c.pushed) {
+		// It is pushed at every connection, and the disk may be full by now.
+		return nil
+	}
 	if err := writeDurably(c.path, data); err != nil {
 		return fmt.Errorf("keep the policy: %w", err)
 	}

@@ -118,6 +118,7 @@ func (c *FileConfig) config(e engine.Engine, logger *slog.Logger) (Config, error
 			MemoryBytes:      c.Capacity.MemoryBytes,
 			OvercommitCPU:    c.Capacity.OvercommitCPU,
 			OvercommitMemory: c.Capacity.OvercommitMemory,
+			DiskReserve:      c.Capacity.DiskReserve,
 			MaxSandboxes:     c.Capacity.MaxSandboxes,
 		},
 		Logger: logger,

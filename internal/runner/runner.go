@@ -157,6 +157,7 @@ func (r *runner) sendHeartbeats(ctx context.Context, secret string) error {
 		}
 		select {
 		case <-ticker.C():
+		case <-r.ledger.news:
 		case <-ctx.Done():
 			return nil
 		}

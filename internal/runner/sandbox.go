@@ -37,6 +37,10 @@ type sandbox struct {
 	refused error
 	// stopChanged has room for one.
 	stopChanged chan struct{}
+	// evicted has room for one reason.
+	evicted chan string
+	// unsaved, of the owner: what is on disk is older than the record.
+	unsaved bool
 	// removed, of the owner: the engine has nothing of it.
 	removed bool
 
@@ -65,6 +69,7 @@ func (h *host) newSandbox(r record) (*sandbox, error) {
 		gone:        make(chan struct{}),
 		detached:    make(chan struct{}),
 		stopChanged: make(chan struct{}, 1),
+		evicted:     make(chan string, 1),
 		record:      r,
 	}
 	s.guest = guest.NewClient(func(ctx context.Context) (net.Conn, error) { return h.engine.Dial(ctx, s.id) })
@@ -140,6 +145,18 @@ func (s *sandbox) requestStop(reason string, kill time.Time) {
 	}
 }
 
+// evict asks the owner to end the sandbox at once, for the sake of the others.
+func (s *sandbox) evict(reason string) {
+	if s.state() == sandboxv1.State_STATE_TERMINATING {
+		s.requestStop(reason, s.host.clock.Now())
+		return
+	}
+	select {
+	case s.evicted <- reason:
+	default:
+	}
+}
+
 // stopRequested answers with a copy; ok is false when nobody has asked.
 func (s *sandbox) stopRequested() (request stopRequest, ok bool) {
 	s.mu.Lock()
@@ -173,11 +190,7 @@ func (s *sandbox) apply(ctx context.Context, e event, change func(*record)) {
 		container.State = to
 		container.ExitCode = r.Status.GetExitCode()
 	}
-	if err := s.host.records.put(r); err != nil {
-		// The sandbox goes on: what is on disk is older but true, and a
-		// restart finds out the rest from the engine.
-		s.logger.ErrorContext(ctx, "a sandbox's record could not be written", "error", err)
-	}
+	s.save(ctx, r)
 	s.mu.Lock()
 	s.record = r
 	s.mu.Unlock()
@@ -188,6 +201,16 @@ func (s *sandbox) apply(ctx context.Context, e event, change func(*record)) {
 	}
 	if terminal(to) {
 		s.output.Finish()
+	}
+}
+
+// save writes the record. When that fails the sandbox goes on: what is on disk
+// is older but true, and a restart finds out the rest from the engine.
+func (s *sandbox) save(ctx context.Context, r record) {
+	err := s.host.records.put(r)
+	s.unsaved = err != nil
+	if err != nil {
+		s.logger.ErrorContext(ctx, "a sandbox's record could not be written", "error", err)
 	}
 }
 
@@ -269,6 +292,10 @@ func (s *sandbox) closeOutput(ctx context.Context) {
 func (s *sandbox) cleanUp(ctx context.Context) {
 	if !s.remove(ctx) {
 		return
+	}
+	if s.unsaved {
+		// The disk was full, and now has what the sandbox had of it.
+		s.save(ctx, s.snapshot())
 	}
 	s.host.ledger.release(s.record.Reserved)
 	close(s.gone)

@@ -134,6 +134,8 @@ func (s *sandbox) supervise(ctx context.Context, a *attachment) {
 		}
 	case <-s.stopChanged:
 		s.beginStop(ctx)
+	case reason := <-s.evicted:
+		s.evictNow(ctx, a, reason)
 	case <-deadline.C():
 		s.requestStop(s.lifetimeReason(), s.host.clock.Now().Add(s.host.limits.DeadlineGrace))
 		s.beginStop(ctx)
@@ -169,6 +171,22 @@ func (s *sandbox) mainExited(ctx context.Context, a *attachment) {
 			r.Status.StateReason = oomReason
 		}
 	})
+}
+
+// evictNow ends a sandbox without grace and fails it; its files go with it.
+func (s *sandbox) evictNow(ctx context.Context, a *attachment, reason string) {
+	err := s.call(ctx, 0, func(ctx context.Context) error { return s.guest.Stop(ctx, 0) })
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err == nil:
+		s.drain(ctx, a)
+	default:
+		s.logger.WarnContext(ctx, "a guest did not stop its main process; removing the sandbox", "error", err)
+	}
+	if ctx.Err() == nil {
+		s.fail(ctx, reason)
+	}
 }
 
 const oomReason = "OOM killed: the sandbox used more memory than its limit"

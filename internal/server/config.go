@@ -60,6 +60,8 @@ type LocalConfig struct {
 	// has the sandboxes of one runner may be promised; 0: the runner's defaults.
 	OvercommitCPU    runner.Factor
 	OvercommitMemory runner.Factor
+	// DiskReserve is kept free on the sandboxes' disk; 0: by the disk's size.
+	DiskReserve runner.DiskReserve
 }
 
 // ShutdownMode says what becomes of this host's runners when the server stops

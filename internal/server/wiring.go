@@ -49,6 +49,7 @@ func newLocalInstaller(cfg Config, serverURL string) (Installer, error) {
 		Capacity: runner.CapacityConfig{
 			OvercommitCPU:    cfg.Local.OvercommitCPU,
 			OvercommitMemory: cfg.Local.OvercommitMemory,
+			DiskReserve:      cfg.Local.DiskReserve,
 		},
 		Logger: cfg.Logger,
 	})

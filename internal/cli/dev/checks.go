@@ -18,7 +18,7 @@ import (
 	"github.com/sandbar-project/sandbar/internal/cli/invocation"
 )
 
-// freeBytes is the least that must be free where the data goes; one image of a
+// freeBytes is the least that must be free before the first start; one image of a
 // language fills most of it.
 const freeBytes = 1 << 30
 
@@ -48,7 +48,7 @@ func check(ctx context.Context, options Options) (programs, error) {
 			return programs{}, err
 		}
 	}
-	if err := checkDisk(options.DataDir); err != nil {
+	if err := checkDisk(options); err != nil {
 		return programs{}, err
 	}
 	// Before the port: when another process serves this very directory, that is
@@ -110,8 +110,8 @@ func checkMirror(text string) error {
 	return nil
 }
 
-func checkDisk(directory string) error {
-	existing, err := nearestExisting(directory)
+func checkDisk(options Options) error {
+	existing, err := nearestExisting(options.DataDir)
 	if err != nil {
 		return err
 	}
@@ -122,11 +122,27 @@ func checkDisk(directory string) error {
 	if space.Flags&unix.ST_RDONLY != 0 {
 		return fmt.Errorf("%s is on a file system that cannot be written to: choose another --data-dir", existing)
 	}
-	free := space.Bavail * uint64(space.Bsize)
-	if free < freeBytes {
-		return fmt.Errorf("only %d MiB are free on the disk of %s and images need at least %d: free some, or choose another --data-dir", free>>20, existing, freeBytes>>20)
+	if used, err := inUse(options.DataDir); err != nil || used {
+		// On a full disk one has to get at one's sandboxes, to delete some.
+		return err
+	}
+	free, needed := space.Bavail*uint64(space.Bsize), uint64(freeBytes)
+	if options.DiskReserve > 0 {
+		needed = uint64(options.DiskReserve)
+	}
+	if free < needed {
+		return fmt.Errorf("only %d MiB are free on the disk of %s and at least %d are needed: free some, choose another --data-dir, or keep less free with --disk-reserve", free>>20, existing, needed>>20)
 	}
 	return nil
+}
+
+// inUse: an earlier start has made the directory its own.
+func inUse(directory string) (bool, error) {
+	_, err := os.Stat(filepath.Join(directory, "server", "sandbar.db"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // nearestExisting is the directory, or the nearest one above it that exists.

@@ -44,6 +44,7 @@ type Options struct {
 	Keep             bool
 	OvercommitCPU    runner.Factor
 	OvercommitMemory runner.Factor
+	DiskReserve      runner.DiskReserve
 	LogLevel         slog.Level
 }
 
@@ -85,6 +86,7 @@ on, and the next start on the same DIR adopts them; so it does after a crash.`,
 	flags.BoolVar(&options.Keep, "keep", false, "leave sandboxes for the next start to adopt")
 	flags.TextVar(&options.OvercommitCPU, "overcommit-cpu", runner.DefaultCPUFactor, "how many times this machine's cores sandboxes may request together")
 	flags.TextVar(&options.OvercommitMemory, "overcommit-memory", runner.DefaultMemoryFactor, "the same for its memory")
+	flags.TextVar(&options.DiskReserve, "disk-reserve", runner.DiskReserve(0), "how much of the disk to keep free: below it no sandbox is begun, below half of it the one that holds most is ended; 0: a twentieth, from 1Gi to 10Gi")
 	flags.TextVar(&options.LogLevel, "log-level", slog.LevelWarn, "debug, info, warn or error; logs go to standard error")
 	return command
 }
@@ -122,6 +124,7 @@ func Run(ctx context.Context, call *invocation.Invocation, options Options) erro
 			RegistryMirrors:  options.RegistryMirrors,
 			OvercommitCPU:    options.OvercommitCPU,
 			OvercommitMemory: options.OvercommitMemory,
+			DiskReserve:      options.DiskReserve,
 		},
 		AtShutdown: shutdownMode(options.Keep),
 		Version:    call.Version,

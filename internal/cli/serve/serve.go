@@ -66,6 +66,7 @@ they are: the next start finds them.`,
 	flags.StringArrayVar(&options.Server.Local.RegistryMirrors, "registry-mirror", nil, "ask this place instead of a registry: docker.io=http://127.0.0.1:5000; may be repeated")
 	flags.TextVar(&options.Server.Local.OvercommitCPU, "overcommit-cpu", runner.DefaultCPUFactor, "how many times this machine's cores sandboxes may request together")
 	flags.TextVar(&options.Server.Local.OvercommitMemory, "overcommit-memory", runner.DefaultMemoryFactor, "the same for its memory")
+	flags.TextVar(&options.Server.Local.DiskReserve, "disk-reserve", runner.DiskReserve(0), "how much of the disk to keep free: below it no sandbox is begun, below half of it the one that holds most is ended; 0: a twentieth, from 1Gi to 10Gi")
 	flags.TextVar(&options.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	return command
 }

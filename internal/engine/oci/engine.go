@@ -110,10 +110,15 @@ func (e *Engine) chooseRuntime(ctx context.Context) error {
 		install = append(install, kind.install)
 		candidate, err := openRuntime(ctx, kind, e.config.RuntimePath, e.cgroups)
 		if err == nil {
-			err = e.probe(ctx, candidate)
+			err = noSpace(e.probe(ctx, candidate))
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if candidate != nil && errors.Is(err, engine.ErrNoSpace) {
+			// Sandboxes have to be looked after, and some to be removed, all the more.
+			e.config.Logger.Warn("the disk is full: the runtime is used without a trial", "runtime", kind.name, "error", err)
+			err = nil
 		}
 		if err == nil {
 			e.runtime = candidate

@@ -28,6 +28,7 @@ const (
 	incapable
 	tooSmall
 	full
+	noStorage
 )
 
 type refusal struct {
@@ -47,6 +48,10 @@ func (rs refusals) explain(req Request, candidates []Candidate) error {
 	}
 	closest := slices.MaxFunc(rs, func(a, b refusal) int { return int(a.because - b.because) }).because
 	switch closest {
+	case noStorage:
+		return apierr.New(apierr.StorageFull,
+			"no runner has disk space for a sandbox now: %s; delete sandboxes, prune images, or free space on that disk; "+
+				"whoever runs the server may keep less free (--disk-reserve)", rs.list()).RetryAfter(retryFull)
 	case full:
 		return apierr.New(apierr.RunnerCapacityExhausted,
 			"no runner has room for the sandbox now: %s; request less, delete sandboxes, or try again later; "+

@@ -56,6 +56,9 @@ type Candidate struct {
 	// they have been.
 	Capacity Amount
 	Reserved Amount
+	// StorageShortage is why it begins nothing for want of disk space; empty
+	// when there is room.
+	StorageShortage string
 }
 
 // Demand is what a sandbox needs of one runner. It differs between runners,
@@ -180,6 +183,8 @@ func take(c Candidate, demand Demand) (refusal, bool) {
 		return refusal{runnerID: c.RunnerID, because: tooSmall, text: shortage(demand.Amount, c.Capacity, Amount{})}, false
 	case !demand.Within(c.Capacity.Sub(c.Reserved)):
 		return refusal{runnerID: c.RunnerID, because: full, text: shortage(demand.Amount, c.Capacity, c.Reserved)}, false
+	case c.StorageShortage != "":
+		return refusal{runnerID: c.RunnerID, because: noStorage, text: c.StorageShortage}, false
 	}
 	return refusal{}, true
 }

@@ -81,6 +81,11 @@ func TestRulesThatKeepASandboxOffARunner(t *testing.T) {
 			reason:  apierr.NoSuitableRunner, says: "CPU: the sandbox requests 4001m of 4, GPU: the sandbox requests 1 of 0",
 		},
 		{
+			name:   "a runner whose disk is nearly full takes none, for now",
+			edit:   func(c *placement.Candidate) { c.StorageShortage = "its disk has 1Gi of 100Gi free" },
+			reason: apierr.StorageFull, says: "its disk has 1Gi of 100Gi free",
+		},
+		{
 			name:   "a full runner has no room for now",
 			edit:   func(c *placement.Candidate) { c.Reserved = placement.Amount{CPUMillis: 3600} },
 			reason: apierr.RunnerCapacityExhausted, says: "CPU: the sandbox requests 500m of 4, of which 3600m are taken; request less, delete sandboxes",

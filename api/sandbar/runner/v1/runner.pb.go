@@ -162,8 +162,10 @@ type Capacity struct {
 	ReservedMemoryBytes   int64 `protobuf:"varint,5,opt,name=reserved_memory_bytes,json=reservedMemoryBytes,proto3" json:"reserved_memory_bytes,omitempty"`
 	ReservedGpuCount      int64 `protobuf:"varint,6,opt,name=reserved_gpu_count,json=reservedGpuCount,proto3" json:"reserved_gpu_count,omitempty"`
 	RunningSandboxes      int32 `protobuf:"varint,7,opt,name=running_sandboxes,json=runningSandboxes,proto3" json:"running_sandboxes,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Why no sandbox is begun for want of disk space; empty when there is room.
+	StorageShortage string `protobuf:"bytes,8,opt,name=storage_shortage,json=storageShortage,proto3" json:"storage_shortage,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Capacity) Reset() {
@@ -243,6 +245,13 @@ func (x *Capacity) GetRunningSandboxes() int32 {
 		return x.RunningSandboxes
 	}
 	return 0
+}
+
+func (x *Capacity) GetStorageShortage() string {
+	if x != nil {
+		return x.StorageShortage
+	}
+	return ""
 }
 
 type HeartbeatRequest struct {
@@ -1072,7 +1081,7 @@ const file_sandbar_runner_v1_runner_proto_rawDesc = "" +
 	"credential\x12\x1b\n" +
 	"\trunner_id\x18\x02 \x01(\tR\brunnerId\x12'\n" +
 	"\x0forganization_id\x18\x03 \x01(\tR\x0eorganizationId\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x05R\brevision\"\xb8\x02\n" +
+	"\brevision\x18\x04 \x01(\x05R\brevision\"\xe3\x02\n" +
 	"\bCapacity\x12%\n" +
 	"\x0ecpu_millicores\x18\x01 \x01(\x03R\rcpuMillicores\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x03R\vmemoryBytes\x12\x1b\n" +
@@ -1080,7 +1089,8 @@ const file_sandbar_runner_v1_runner_proto_rawDesc = "" +
 	"\x17reserved_cpu_millicores\x18\x04 \x01(\x03R\x15reservedCpuMillicores\x122\n" +
 	"\x15reserved_memory_bytes\x18\x05 \x01(\x03R\x13reservedMemoryBytes\x12,\n" +
 	"\x12reserved_gpu_count\x18\x06 \x01(\x03R\x10reservedGpuCount\x12+\n" +
-	"\x11running_sandboxes\x18\a \x01(\x05R\x10runningSandboxes\"K\n" +
+	"\x11running_sandboxes\x18\a \x01(\x05R\x10runningSandboxes\x12)\n" +
+	"\x10storage_shortage\x18\b \x01(\tR\x0fstorageShortage\"K\n" +
 	"\x10HeartbeatRequest\x127\n" +
 	"\bcapacity\x18\x01 \x01(\v2\x1b.sandbar.runner.v1.CapacityR\bcapacity\"\x13\n" +
 	"\x11HeartbeatResponse\"\x11\n" +
