@@ -114,7 +114,13 @@ type system struct {
 // returns.
 func start(t *testing.T, arguments ...string) *system {
 	t.Helper()
-	s := startEmpty(t, arguments...)
+	return startIn(t, t.TempDir(), arguments...)
+}
+
+// startIn is start with its data below that directory.
+func startIn(t *testing.T, parent string, arguments ...string) *system {
+	t.Helper()
+	s := startEmptyIn(t, parent, arguments...)
 	s.declareRunner()
 	return s
 }
@@ -122,10 +128,15 @@ func start(t *testing.T, arguments ...string) *system {
 // startEmpty starts the system without a runner.
 func startEmpty(t *testing.T, arguments ...string) *system {
 	t.Helper()
+	return startEmptyIn(t, t.TempDir(), arguments...)
+}
+
+func startEmptyIn(t *testing.T, parent string, arguments ...string) *system {
+	t.Helper()
 	if missing != "" {
 		t.Skip("the whole system cannot run here: " + missing)
 	}
-	s := &system{t: t, directory: filepath.Join(t.TempDir(), "data"), address: freeAddress(t), mirror: serveImages(t)}
+	s := &system{t: t, directory: filepath.Join(parent, "data"), address: freeAddress(t), mirror: serveImages(t)}
 	before, err := enginetest.TakeSnapshot(s.marks()...)
 	if err != nil {
 		t.Fatal(err)
