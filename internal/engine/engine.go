@@ -47,7 +47,9 @@ type Engine interface {
 	Info(ctx context.Context) (Info, error)
 
 	// PullImage makes an image available and says what it is. With
-	// PullIfNotPresent an image that is there already costs no request.
+	// PullIfNotPresent an image that is there already costs no request. When it
+	// is the reference or a registry's answer that is wrong, the error is a
+	// PullError.
 	// progress may be nil; it is called from one goroutine at a time.
 	PullImage(ctx context.Context, req PullRequest, progress func(PullProgress)) (Image, error)
 	// Images lists the images that are available, newest first.

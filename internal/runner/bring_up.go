@@ -94,7 +94,7 @@ func (s *sandbox) create(ctx context.Context, p plan, found engine.State) (start
 	}
 	main, err := mainProcess(p.container, image.Config)
 	if err != nil {
-		return started{}, fmt.Errorf("%w: %w", engine.ErrImageInvalid, err)
+		return started{}, err
 	}
 	if found == engine.StateRunning {
 		status, err := s.guestStatus(ctx)

@@ -62,10 +62,16 @@ func newFakeEngine(dir string) *fakeEngine {
 			},
 		}},
 		broken: map[string]error{
-			"docker.io/library/missing:1": engine.ErrImageNotFound,
-			"docker.io/library/down:1":    engine.ErrRegistryUnavailable,
+			"docker.io/library/missing:1": fakePullError("missing:1", "404 Not Found", engine.ErrImageNotFound),
+			"docker.io/library/down:1":    fakePullError("down:1", "connection refused", engine.ErrRegistryUnavailable),
 		},
 	}
+}
+
+func fakePullError(reference, cause string, err error) error {
+	return &engine.PullError{Reference: reference, Attempts: []engine.PullAttempt{{
+		Address: "https://registry.example", Cause: cause, Hint: "do something about it", Err: err,
+	}}}
 }
 
 const (

@@ -38,7 +38,7 @@ func mainProcess(container *sandboxv1.Container, image engine.ImageConfig) (proc
 		argv = slices.Concat(image.Entrypoint, image.Cmd)
 	}
 	if len(argv) == 0 {
-		return process{}, fmt.Errorf("image %s names no program to run; set the container's command", container.GetImage())
+		return process{}, fmt.Errorf("image %s: %w", container.GetImage(), errNoProgram)
 	}
 	workingDir := container.GetWorkingDir()
 	if workingDir == "" {

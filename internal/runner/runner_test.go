@@ -117,12 +117,15 @@ func TestCreateIsIdempotent(t *testing.T) {
 func TestImageFailuresAreToldInTheState(t *testing.T) {
 	b := newBench(t)
 	client, _ := b.serve()
-	for n, image := range []string{"missing:1", "down:1"} {
+	for n, test := range []struct{ image, reason string }{
+		{"missing:1", "image pull failed: missing:1: registry https://registry.example: 404 Not Found; do something about it"},
+		{"down:1", "image pull failed: down:1: registry https://registry.example: connection refused; do something about it"},
+	} {
 		spec := shell("true")
-		spec.Containers[0].Image = image
+		spec.Containers[0].Image = test.image
 		status := b.create(client, n, spec)
-		if status.GetState() != sandboxv1.State_STATE_FAILED || !strings.HasPrefix(status.GetStateReason(), "image pull failed: ") {
-			t.Errorf("%s: %v", image, status)
+		if status.GetState() != sandboxv1.State_STATE_FAILED || status.GetStateReason() != test.reason {
+			t.Errorf("%s: %v", test.image, status)
 		}
 	}
 }

@@ -312,25 +312,29 @@ func (s *sandbox) remove(ctx context.Context) bool {
 // failure says in a sentence why a sandbox could not be started.
 func failure(err error, image string) string {
 	var refusal *guest.Error
+	var pull *engine.PullError
 	switch {
 	case errors.As(err, &refusal):
 		return "the main process could not be started: " + refusal.Message
-	case errors.Is(err, engine.ErrImageNotFound):
-		return "image pull failed: " + image + ": the registry has no such image, or does not show it without credentials; check the reference"
-	case errors.Is(err, engine.ErrImageUnauthorized):
-		return "image pull failed: " + image + ": the registry wants other credentials"
-	case errors.Is(err, engine.ErrRegistryUnavailable):
-		return "image pull failed: " + image + ": the registry does not answer; try again later"
+	case errors.Is(err, errPullTimeout) && errors.As(err, &pull):
+		return "image pull failed: it took too long: " + pull.Error()
+	case errors.Is(err, errPullTimeout):
+		return "image pull failed: it took too long: " + image
+	case errors.As(err, &pull):
+		return "image pull failed: " + pull.Error()
+	case errors.Is(err, errNoProgram):
+		return "image " + image + ": " + errNoProgram.Error()
 	case errors.Is(err, engine.ErrImageInvalid):
-		return "image pull failed: " + image + ": the image cannot be used here; check the reference and its platforms"
+		return "image " + image + " cannot be used here; the runner's log has the details"
 	case errors.Is(err, engine.ErrNoSpace):
-		return "the runner's disk is full; prune images or delete sandboxes"
+		return "the disk of the runner has no room for the image or the sandbox; prune images, delete sandboxes, or free space on that disk"
 	case errors.Is(err, engine.ErrRuntimeUnavailable):
 		return "the runner's container runtime does not work; its log has the details"
-	case errors.Is(err, errPullTimeout):
-		return "image pull failed: " + image + ": it took too long"
 	}
 	return "the sandbox could not be created; the runner's log has the details"
 }
 
-var errPullTimeout = errors.New("image pull timed out")
+var (
+	errPullTimeout = errors.New("image pull timed out")
+	errNoProgram   = errors.New("it names no program to run; set the container's command")
+)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -17,9 +16,6 @@ import (
 	"testing"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -234,60 +230,6 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 		t.Errorf("the layer was downloaded %d times", n)
 	}
 	checkNoWorkInProgress(t, s)
-}
-
-func TestPullErrorsSayWhatIsWrong(t *testing.T) {
-	backend := enginetest.Registry(t)
-	enginetest.Push(t, backend+"/a/b:1", enginetest.Image(t, []tar.Header{enginetest.File("f", "1")}))
-	other, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "s390x", RootFS: v1.RootFS{Type: "layers"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	enginetest.Push(t, backend+"/other:1", other)
-	enginetest.Push(t, backend+"/others:1", mutate.AppendManifests(empty.Index, mutate.IndexAddendum{
-		Add: other, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "s390x"}},
-	}))
-	secret, _ := front(t, backend, func(r *http.Request) int {
-		if user, password, _ := r.BasicAuth(); user != "user" || password != "right" {
-			return http.StatusUnauthorized
-		}
-		return 0
-	})
-	busy, _ := front(t, backend, func(*http.Request) int { return http.StatusTooManyRequests })
-	closed := closedPort(t)
-	for name, test := range map[string]struct {
-		request engine.PullRequest
-		want    error
-	}{
-		"an unknown tag":               {engine.PullRequest{Reference: backend + "/a/b:2"}, engine.ErrImageNotFound},
-		"an unknown repository":        {engine.PullRequest{Reference: backend + "/c:1"}, engine.ErrImageNotFound},
-		"no registry there":            {engine.PullRequest{Reference: closed + "/a:1"}, engine.ErrRegistryUnavailable},
-		"a registry that refuses work": {engine.PullRequest{Reference: busy + "/a:1"}, engine.ErrRegistryUnavailable},
-		"no credentials":               {engine.PullRequest{Reference: secret + "/a/b:1"}, engine.ErrImageUnauthorized},
-		"wrong credentials":            {engine.PullRequest{Reference: secret + "/a/b:1", Username: "user", Password: "wrong"}, engine.ErrImageUnauthorized},
-		"right credentials":            {engine.PullRequest{Reference: secret + "/a/b:1", Username: "user", Password: "right"}, nil},
-		"another platform":             {engine.PullRequest{Reference: backend + "/other:1"}, engine.ErrImageInvalid},
-		"other platforms":              {engine.PullRequest{Reference: backend + "/others:1"}, engine.ErrImageInvalid},
-		"a reference that is none":     {engine.PullRequest{Reference: "UPPER CASE"}, engine.ErrImageInvalid},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newTestStore(t, nil)
-			if _, err := s.pull(t.Context(), test.request, nil); !errors.Is(err, test.want) {
-				t.Errorf("pull = %v; want %v", err, test.want)
-			}
-			checkNoWorkInProgress(t, s)
-		})
-	}
-}
-
-func closedPort(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func TestAMirrorIsAskedFirst(t *testing.T) {

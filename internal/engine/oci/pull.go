@@ -45,10 +45,22 @@ func (s *imageStore) pull(ctx context.Context, request engine.PullRequest, progr
 			return image, err
 		}
 	}
-	remote, err := s.registry.resolve(ctx, reference, request)
+	remote, from, err := s.registry.resolve(ctx, reference, request)
 	if err != nil {
 		return storedImage{}, err
 	}
+	image, err := s.fetched(ctx, remote, request, progress)
+	if err != nil {
+		if isOfRegistry(err) || ctx.Err() != nil {
+			err = &engine.PullError{Reference: request.Reference, Attempts: []engine.PullAttempt{from.attempt(err)}}
+		}
+		return storedImage{}, err
+	}
+	return image, s.refer(canonical, image.Digest)
+}
+
+// fetched makes an image that a registry has available here.
+func (s *imageStore) fetched(ctx context.Context, remote v1.Image, request engine.PullRequest, progress func(engine.PullProgress)) (storedImage, error) {
 	digest, err := remote.Digest()
 	if err != nil {
 		return storedImage{}, registryError(err)
@@ -59,10 +71,7 @@ func (s *imageStore) pull(ctx context.Context, request engine.PullRequest, progr
 			return s.store(ctx, remote, digest, request.KeepFreeBytes, report)
 		})
 	}
-	if err != nil {
-		return storedImage{}, err
-	}
-	return image, s.refer(canonical, image.Digest)
+	return image, err
 }
 
 // store downloads an image and puts it in its place in one step, once all of it
@@ -218,7 +227,7 @@ func download(ctx context.Context, layer v1.Layer, path string, watch io.Writer)
 	reader := &readErrors{reader: content}
 	if _, err := io.Copy(io.MultiWriter(file, watch), reader); err != nil {
 		if reader.err != nil {
-			return fmt.Errorf("download a layer: %w", layerError(reader.err))
+			return fmt.Errorf("download a layer: %w", registryError(reader.err))
 		}
 		return fmt.Errorf("store a layer: %w", err)
 	}
@@ -237,13 +246,6 @@ func (r *readErrors) Read(p []byte) (int, error) {
 		r.err = err
 	}
 	return n, err
-}
-
-func layerError(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) {
-		return fmt.Errorf("%w: %w", engine.ErrRegistryUnavailable, err)
-	}
-	return registryError(err)
 }
 
 // applyLayer lays one layer over those below. The library keeps every path

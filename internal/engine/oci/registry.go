@@ -2,7 +2,6 @@ package oci
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,7 +15,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/sandbar-project/sandbar/internal/engine"
 )
@@ -42,16 +40,24 @@ func (c Config) mayUsePlainHTTP(host string) bool {
 func (c Config) parseReference(reference string) (name.Reference, error) {
 	parsed, err := name.ParseReference(reference)
 	if err != nil {
-		return nil, fmt.Errorf("%w: reference %q: %w", engine.ErrImageInvalid, reference, err)
+		return nil, notAReference(reference, err)
 	}
 	if !c.mayUsePlainHTTP(parsed.Context().RegistryStr()) {
 		return parsed, nil
 	}
 	parsed, err = name.ParseReference(reference, name.Insecure)
 	if err != nil {
-		return nil, fmt.Errorf("%w: reference %q: %w", engine.ErrImageInvalid, reference, err)
+		return nil, notAReference(reference, err)
 	}
 	return parsed, nil
+}
+
+func notAReference(reference string, err error) error {
+	return &engine.PullError{Reference: reference, Attempts: []engine.PullAttempt{{
+		Cause: oneLine(err.Error()),
+		Hint:  "write the reference like python:3.11 or registry.example/team/image:tag",
+		Err:   fmt.Errorf("%w: %w", engine.ErrImageInvalid, err),
+	}}}
 }
 
 // canonicalReference is the one spelling of a reference: registry, repository,
@@ -128,39 +134,29 @@ func newRegistryClient(config Config) *registryClient {
 	return &registryClient{config: config, transport: remote.DefaultTransport}
 }
 
-// resolve asks the mirrors and then the registry. Its image reads layers only
-// when they are asked for.
-func (c *registryClient) resolve(ctx context.Context, reference name.Reference, request engine.PullRequest) (v1.Image, error) {
+// resolve asks the mirrors and then the registry, and says which of them has
+// answered. Its image reads layers only when they are asked for. It answers
+// with an engine.PullError when none has the image.
+func (c *registryClient) resolve(ctx context.Context, reference name.Reference, request engine.PullRequest) (v1.Image, source, error) {
 	sources, err := c.config.sources(ctx, reference, request)
 	if err != nil {
-		return nil, err
+		return nil, source{}, err
 	}
-	var failures []error
+	failure := &engine.PullError{Reference: request.Reference}
 	for _, from := range sources {
 		image, err := c.fetch(ctx, from)
 		if err == nil {
-			return image, nil
+			return image, from, nil
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			err = ctx.Err()
 		}
-		failures = append(failures, fmt.Errorf("%s: %w", from.reference.Context().RegistryStr(), err))
-	}
-	return nil, mostTelling(failures)
-}
-
-// mostTelling makes one error of those of several sources. The registry's own
-// answer counts most, unless it gave none and a mirror did.
-func mostTelling(failures []error) error {
-	last := failures[len(failures)-1]
-	if errors.Is(last, engine.ErrRegistryUnavailable) {
-		for _, failure := range failures {
-			if errors.Is(failure, engine.ErrImageNotFound) {
-				return fmt.Errorf("%w (and the registry itself does not answer: %v)", failure, last) //nolint:errorlint // One kind of error, for errors.Is.
-			}
+		failure.Attempts = append(failure.Attempts, from.attempt(err))
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return last
+	return nil, source{}, failure
 }
 
 func (c *registryClient) fetch(ctx context.Context, from source) (v1.Image, error) {
@@ -198,7 +194,7 @@ func (c *registryClient) fetch(ctx context.Context, from source) (v1.Image, erro
 		}
 		offered = append(offered, child.Platform.String())
 	}
-	return nil, platformError(strings.Join(offered, ", "))
+	return nil, &platformError{offered: strings.Join(offered, ", ")}
 }
 
 func (c *registryClient) checkPlatform(image v1.Image) error {
@@ -207,36 +203,7 @@ func (c *registryClient) checkPlatform(image v1.Image) error {
 		return registryError(err)
 	}
 	if config.OS != "linux" || config.Architecture != runtime.GOARCH {
-		return platformError(config.OS + "/" + config.Architecture)
+		return &platformError{offered: config.OS + "/" + config.Architecture}
 	}
 	return nil
-}
-
-func platformError(offered string) error {
-	return fmt.Errorf("%w: it is for %s, this machine is linux/%s", engine.ErrImageInvalid, offered, runtime.GOARCH)
-}
-
-// registryError says which of the engine's errors a registry's answer is.
-func registryError(err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	var answer *transport.Error
-	if errors.As(err, &answer) {
-		switch {
-		case answer.StatusCode == http.StatusNotFound:
-			return fmt.Errorf("%w: %w", engine.ErrImageNotFound, err)
-		case answer.StatusCode == http.StatusUnauthorized, answer.StatusCode == http.StatusForbidden:
-			return fmt.Errorf("%w: %w", engine.ErrImageUnauthorized, err)
-		case answer.StatusCode == http.StatusTooManyRequests, answer.StatusCode >= http.StatusInternalServerError:
-			return fmt.Errorf("%w: %w", engine.ErrRegistryUnavailable, err)
-		}
-		return fmt.Errorf("%w: %w", engine.ErrImageInvalid, err)
-	}
-	var network net.Error
-	var request *url.Error
-	if errors.As(err, &network) || errors.As(err, &request) {
-		return fmt.Errorf("%w: %w", engine.ErrRegistryUnavailable, err)
-	}
-	return fmt.Errorf("%w: %w", engine.ErrImageInvalid, err)
 }
