@@ -91,7 +91,7 @@ func benchmarkEngine(b *testing.B, name string) (*Engine, engine.Image) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root")
 	}
-	if _, err := lookRuntime(name); err != nil {
+	if _, err := lookRuntime(name, systemPath); err != nil {
 		b.Skipf("needs %s: %v", name, err)
 	}
 	guest := filepath.Join(b.TempDir(), "guest")

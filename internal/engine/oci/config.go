@@ -66,6 +66,10 @@ type Config struct {
 	Logger *slog.Logger
 	// Now is the clock; default time.Now.
 	Now func() time.Time
+
+	// systemDirectories are where a runtime is looked up beside PATH; default
+	// systemPath.
+	systemDirectories string
 }
 
 // defaultHostStateDir goes with the settings it is about: at the next boot.
@@ -152,6 +156,9 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.systemDirectories == "" {
+		c.systemDirectories = systemPath
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -108,7 +108,7 @@ func (e *Engine) chooseRuntime(ctx context.Context) error {
 	var install []string
 	for _, kind := range kinds {
 		install = append(install, kind.install)
-		candidate, err := openRuntime(ctx, kind, e.config.RuntimePath, e.cgroups)
+		candidate, err := openRuntime(ctx, kind, e.config, e.cgroups)
 		if err == nil {
 			err = noSpace(e.probe(ctx, candidate))
 		}

@@ -43,7 +43,7 @@ func requireRuntime(t *testing.T, name string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the local engine makes namespaces, mounts and firewall rules")
 	}
-	if _, err := lookRuntime(name); err != nil {
+	if _, err := lookRuntime(name, systemPath); err != nil {
 		t.Skipf("needs %s: %v", name, err)
 	}
 }

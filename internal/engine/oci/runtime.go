@@ -80,24 +80,25 @@ type ociRuntime struct {
 // the administrator's directories.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-func lookRuntime(name string) (string, error) {
+func lookRuntime(name, systemDirectories string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return filepath.Abs(path)
 	}
-	for _, dir := range filepath.SplitList(systemPath) {
+	for _, dir := range filepath.SplitList(systemDirectories) {
 		path := filepath.Join(dir, name)
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%s: not found in PATH or in %s", name, systemPath)
+	return "", fmt.Errorf("%s: not found in PATH or in %s", name, systemDirectories)
 }
 
 // openRuntime finds a runtime's binary and its version; whether it works here
 // is for a probe to say.
-func openRuntime(ctx context.Context, kind runtimeKind, path string, groups cgroups) (*ociRuntime, error) {
+func openRuntime(ctx context.Context, kind runtimeKind, config Config, groups cgroups) (*ociRuntime, error) {
+	path := config.RuntimePath
 	if path == "" {
-		found, err := lookRuntime(kind.name)
+		found, err := lookRuntime(kind.name, config.systemDirectories)
 		if err != nil {
 			return nil, err
 		}
