@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -24,13 +25,14 @@ func (d direct) StreamExec(ctx context.Context, stream *connect.BidiStream[sandb
 
 // BenchmarkExec compares an exec through gateway and tunnel with the same call
 // made to the runner directly: one that echoes a word, and one that writes
-// 32 MiB in frames of 32 KiB.
+// 32 MiB in frames of different sizes: as programs write them, and as much as a
+// pipe holds.
 func BenchmarkExec(b *testing.B) {
 	_, _, relayed := ready(b)
 	id := create(b, relayed).GetSandboxId()
 
 	mux := http.NewServeMux()
-	mux.Handle(sandboxv1connect.NewSandboxServiceHandler(direct{process: &process{host: newHost()}}))
+	mux.Handle(sandboxv1connect.NewSandboxServiceHandler(direct{process: &process{host: newHost()}}, connect.WithCompressMinBytes(math.MaxInt)))
 	floor := &environment{server: httptest.NewUnstartedServer(mux)}
 	floor.server.Config.Protocols = new(http.Protocols)
 	floor.server.Config.Protocols.SetUnencryptedHTTP2(true)
@@ -43,7 +45,8 @@ func BenchmarkExec(b *testing.B) {
 		bytes   int64
 	}{
 		{"echo", []string{"echo", "hello"}, 0},
-		{"32MiB", []string{"bulk", "1024"}, 32 << 20},
+		{"4KiB", []string{"bulk", "8192", "4096"}, 32 << 20},
+		{"64KiB", []string{"bulk", "512", "65536"}, 32 << 20},
 	} {
 		for _, way := range []struct {
 			name string

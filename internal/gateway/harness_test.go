@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -81,7 +82,9 @@ func (e *environment) boot() {
 		IDs:    func() string { return fmt.Sprintf("sb-%06d", e.ids.Add(1)) },
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	options := connect.WithHandlerOptions(connect.WithInterceptors(errorsToWire{}), connect.WithReadMaxBytes(100<<20))
+	options := connect.WithHandlerOptions(connect.WithInterceptors(errorsToWire{}), connect.WithReadMaxBytes(100<<20),
+		// As the public port has it for streams.
+		connect.WithCompressMinBytes(math.MaxInt))
 	mux := http.NewServeMux()
 	mux.Handle(sandboxv1connect.NewSandboxServiceHandler(e.gateway, options))
 	mux.Handle(sandboxv1connect.NewDiscoveryServiceHandler(e.gateway, options))

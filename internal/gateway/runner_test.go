@@ -255,7 +255,7 @@ func (p *process) ForgetSandbox(_ context.Context, req *runnerv1.ForgetSandboxRe
 //	echo ARG…    writes its arguments to stdout
 //	cat          copies stdin to stdout
 //	both N       writes N bytes to stdout and to stderr
-//	bulk N       writes N frames of 32 KiB to stdout
+//	bulk N SIZE  writes N frames of SIZE bytes to stdout
 //	endless      writes to stdout for ever
 //	hang         writes nothing until it is killed
 //	vanish       ends the stream without an exit status
@@ -289,7 +289,8 @@ func (p *process) StreamExec(ctx context.Context, stream *connect.BidiStream[san
 		}
 	case "bulk":
 		n, _ := strconv.Atoi(command[1])
-		chunk := make([]byte, 32<<10)
+		size, _ := strconv.Atoi(command[2])
+		chunk := make([]byte, size)
 		for ; n > 0 && err == nil; n-- {
 			err = sendOutput(stream, sandboxv1.ExecStreamOutput_STREAM_STDOUT, chunk)
 		}

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	guestv1 "github.com/sandbar-project/sandbar/api/sandbar/guest/v1"
 )
@@ -153,6 +155,120 @@ func TestAnExecEndsOnceWithItsExit(t *testing.T) {
 	}
 	if _, err := session.Write([]byte("too late")); err != nil {
 		t.Errorf("writing after the exit: %v, expected nothing", err)
+	}
+}
+
+// TestOutputsThatAreThereComeAsOne: whatever is gathered, each stream's bytes
+// arrive whole, in order, and where the streams take turns.
+func TestOutputsThatAreThereComeAsOne(t *testing.T) {
+	type piece struct {
+		stream uint32
+		data   []byte
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		pieces := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) piece {
+			size := rapid.SampledFrom([]int{0, 1, 100, gatherBytes, MaxChunkBytes / 2, MaxChunkBytes}).Draw(t, "size")
+			return piece{rapid.SampledFrom([]uint32{1, 1, 1, 2}).Draw(t, "stream"), bytes.Repeat([]byte{rapid.Byte().Draw(t, "fill")}, size)}
+		}), 0, 12).Draw(rt, "pieces")
+		var wire bytes.Buffer
+		writer := NewWriter(&wire)
+		// What came in one turn of a stream.
+		var sent []piece
+		for _, p := range pieces {
+			if err := writer.Write(&guestv1.Response{Answer: &guestv1.Response_Output{Output: &guestv1.Output{Stream: p.stream, Data: p.data}}}); err != nil {
+				rt.Fatal(err)
+			}
+			if last := len(sent) - 1; last >= 0 && sent[last].stream == p.stream {
+				sent[last].data = append(sent[last].data, p.data...)
+			} else {
+				sent = append(sent, piece{p.stream, slices.Clone(p.data)})
+			}
+		}
+		if err := writer.Write(exit(3)); err != nil {
+			rt.Fatal(err)
+		}
+		session := &ExecSession{call: &call{ctx: t.Context(), operation: "exec", reader: NewReader(&wire)}}
+		var received []piece
+		messages := 0
+		for {
+			response, err := session.Recv()
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if response.GetExit() != nil {
+				break
+			}
+			messages++
+			output := response.GetOutput()
+			if len(output.GetData()) > MaxChunkBytes {
+				rt.Fatalf("an output of %d bytes, more than %d", len(output.GetData()), MaxChunkBytes)
+			}
+			if last := len(received) - 1; last >= 0 && received[last].stream == output.GetStream() {
+				received[last].data = append(received[last].data, output.GetData()...)
+			} else {
+				received = append(received, piece{output.GetStream(), slices.Clone(output.GetData())})
+			}
+		}
+		same := func(a, b piece) bool { return a.stream == b.stream && bytes.Equal(a.data, b.data) }
+		if !slices.EqualFunc(sent, received, same) {
+			rt.Fatalf("the output changed on the way: %d turns of the streams became %d", len(sent), len(received))
+		}
+		if messages > len(pieces) {
+			rt.Fatalf("%d outputs became %d", len(pieces), messages)
+		}
+		if _, err := session.Recv(); err != io.EOF {
+			rt.Fatalf("after the exit: %v, expected io.EOF", err)
+		}
+	})
+}
+
+// TestManySmallOutputsBecomeFewLargeOnes: programs write 4 KiB at a time.
+func TestManySmallOutputsBecomeFewLargeOnes(t *testing.T) {
+	const count, size = 1000, 4 << 10
+	var wire bytes.Buffer
+	writer := NewWriter(&wire)
+	for range count {
+		if err := writer.Write(output(strings.Repeat("x", size))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writer.Write(exit(0)); err != nil {
+		t.Fatal(err)
+	}
+	session := &ExecSession{call: &call{ctx: t.Context(), operation: "exec", reader: NewReader(&wire)}}
+	messages := 0
+	for {
+		response, err := session.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.GetExit() != nil {
+			break
+		}
+		messages++
+	}
+	if most := 2 * count * size / MaxChunkBytes; messages > most {
+		t.Errorf("%d outputs of %d bytes became %d, expected at most %d", count, size, messages, most)
+	}
+}
+
+// TestAFailureBehindAnOutputComesAfterIt: what was gathered is not lost with it.
+func TestAFailureBehindAnOutputComesAfterIt(t *testing.T) {
+	var wire bytes.Buffer
+	writer := NewWriter(&wire)
+	for _, response := range []*guestv1.Response{output("a"), output("b"), refusal(guestv1.Error_INTERNAL)} {
+		if err := writer.Write(response); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session := &ExecSession{call: &call{ctx: t.Context(), operation: "exec", reader: NewReader(&wire)}}
+	first, err := session.Recv()
+	if err != nil || string(first.GetOutput().GetData()) != "ab" {
+		t.Errorf("first: %v, %v", first, err)
+	}
+	var refused *Error
+	if _, err := session.Recv(); !errors.As(err, &refused) {
+		t.Errorf("then: %v, expected a refusal", err)
 	}
 }
 

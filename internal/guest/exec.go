@@ -19,7 +19,10 @@ type ExecSession struct {
 
 	// Of the goroutine that receives.
 	pending *guestv1.Response
+	failed  error
 	ended   bool
+	// gathered holds the data of an Output that several messages have brought.
+	gathered []byte
 
 	sendMu sync.Mutex
 	// Reused for every chunk of stdin.
@@ -59,28 +62,53 @@ func (s *ExecSession) Started() *guestv1.Started { return s.started }
 
 // Recv returns the next response: Outputs (of at most MaxChunkBytes), then one
 // Exit with which all output has been delivered, then io.EOF. An Output's data
-// is only lent until the next Recv. As long as that is not called the process
-// is slowed down, not buffered for.
+// is only lent until the next Recv. Outputs that are there already come as one:
+// to pass on a message costs much more than to copy it. As long as Recv is not
+// called the process is slowed down, not buffered for.
 func (s *ExecSession) Recv() (*guestv1.Response, error) {
 	if s.ended {
 		return nil, io.EOF
 	}
-	response := s.pending
-	s.pending = nil
-	if response == nil {
-		var err error
-		if response, err = s.call.receiveLent(); err != nil {
-			return nil, err
-		}
+	response, err := s.next()
+	if err != nil {
+		return nil, err
 	}
-	switch response.GetAnswer().(type) {
+	switch answer := response.GetAnswer().(type) {
 	case *guestv1.Response_Output:
+		if s.call.reader.Ready() {
+			s.gather(answer.Output)
+		}
 	case *guestv1.Response_Exit:
 		s.ended = true
 	default:
 		return nil, s.call.wrap(errUnexpected(response))
 	}
 	return response, nil
+}
+
+func (s *ExecSession) next() (*guestv1.Response, error) {
+	response, err := s.pending, s.failed
+	s.pending, s.failed = nil, nil
+	if response == nil && err == nil {
+		response, err = s.call.receiveLent()
+	}
+	return response, err
+}
+
+// gather adds to an Output what follows it on the same stream and is there
+// already. What ends that is kept for the next Recv.
+func (s *ExecSession) gather(output *guestv1.Output) {
+	data := append(s.gathered[:0], output.GetData()...)
+	for s.call.reader.Ready() {
+		response, err := s.call.receiveLent()
+		more := response.GetOutput()
+		if more == nil || more.GetStream() != output.GetStream() || len(data)+len(more.GetData()) > MaxChunkBytes {
+			s.pending, s.failed = response, err
+			break
+		}
+		data = append(data, more.GetData()...)
+	}
+	s.gathered, output.Data = data, data
 }
 
 // Write sends bytes to the process's stdin and blocks while the process does

@@ -89,6 +89,13 @@ func unmarshal(frame []byte, m proto.Message) error {
 	return nil
 }
 
+// Ready says that the next message has been read ahead: reading it does not
+// wait, and leaves the bytes alone that were lent before.
+func (r *Reader) Ready() bool {
+	read := r.buf[r.start:r.end]
+	return len(read) >= lengthBytes && uint64(len(read)) >= lengthBytes+uint64(binary.BigEndian.Uint32(read))
+}
+
 // next returns the bytes of the next message, which the next call overwrites.
 func (r *Reader) next() ([]byte, error) {
 	if err := r.fill(lengthBytes); err != nil {
@@ -124,8 +131,13 @@ func (r *Reader) fill(need int) error {
 }
 
 // makeRoom moves what is left to the front of a buffer of need bytes or more.
+// One that a read has filled was too small for what was there: of a stream in
+// small messages, many are then read at once.
 func (r *Reader) makeRoom(need int) {
 	left := r.buf[r.start:r.end]
+	if r.end > 0 && r.end == len(r.buf) {
+		need = max(need, min(2*len(r.buf), keptBufferBytes))
+	}
 	// One that grew beyond what is kept goes as soon as the rest fits.
 	if len(r.buf) < need || len(r.buf) > keptBufferBytes && max(need, len(left)) <= keptBufferBytes {
 		r.buf = make([]byte, max(need, len(left), firstBufferBytes))
