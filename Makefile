@@ -57,9 +57,9 @@ test: build build/tools/gotestsum
 check: check-generated check-format check-tidy lint check-scripts vulnerabilities
 
 # What `make generate` writes.
-GENERATED   := 'api/*.pb.go' 'api/*.connect.go' internal/store/sqlite/db docs/errors.md
+GENERATED   := 'api/*.pb.go' 'api/*.connect.go' internal/store/sqlstore/db docs/errors.md
 # Go and shell as people write it.
-GO_FILES    := git ls-files -z '*.go' ':!api/*.pb.go' ':!api/*.connect.go' ':!internal/store/sqlite/db'
+GO_FILES    := git ls-files -z '*.go' ':!api/*.pb.go' ':!api/*.connect.go' ':!internal/store/sqlstore/db'
 SHELL_FILES := git ls-files -z '*.sh' .ci/run
 
 .PHONY: check-generated check-format check-tidy check-scripts lint vulnerabilities

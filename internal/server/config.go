@@ -10,9 +10,12 @@ import (
 
 // Config says how a server is run.
 type Config struct {
-	// DataDir holds the database, keys and the runners' directories. It is
+	// DataDir holds the embedded database, keys and the runners' directories. It is
 	// made when it is not there, for the owner only.
 	DataDir string
+	// DatabaseURL names a PostgreSQL database, as libpq writes it; empty: a
+	// database embedded in DataDir.
+	DatabaseURL string
 	// Listen is the address of the one port, host:port. Port 0 takes a free
 	// one.
 	Listen string

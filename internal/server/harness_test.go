@@ -20,7 +20,6 @@ import (
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/install"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite"
 )
 
 func TestMain(m *testing.M) {
@@ -134,7 +133,7 @@ func start(t *testing.T, change func(*Config)) *world {
 }
 
 // startWith has another gateway than the fake one; nil: the fake one.
-func startWith(t *testing.T, change func(*Config), other func(Config, *sqlite.Store, *fleet.Registry) Gateway) *world {
+func startWith(t *testing.T, change func(*Config), other func(Config, Store, *fleet.Registry) Gateway) *world {
 	t.Helper()
 	cfg := Config{
 		DataDir: t.TempDir(),
@@ -147,7 +146,7 @@ func startWith(t *testing.T, change func(*Config), other func(Config, *sqlite.St
 	}
 	w := &world{gateway: &fakeGateway{}, install: newFakeInstaller()}
 	if other == nil {
-		other = func(Config, *sqlite.Store, *fleet.Registry) Gateway { return w.gateway }
+		other = func(Config, Store, *fleet.Registry) Gateway { return w.gateway }
 	}
 	srv, err := assemble(t.Context(), cfg, parts{
 		gateway: other,

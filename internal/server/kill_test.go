@@ -22,17 +22,24 @@ import (
 	"github.com/sandbar-project/sandbar/api/sandbar/admin/v1/adminv1connect"
 	"github.com/sandbar-project/sandbar/internal/apierr"
 	"github.com/sandbar-project/sandbar/internal/auth"
+	"github.com/sandbar-project/sandbar/internal/store/postgrestest"
 )
 
 // killedVariable makes the test binary a server that is killed: it names the
-// data directory.
-const killedVariable = "SANDBAR_TEST_KILLED_SERVER"
+// data directory. killedDatabaseVariable is the URL of its database, if that is
+// not embedded.
+const (
+	killedVariable         = "SANDBAR_TEST_KILLED_SERVER"
+	killedDatabaseVariable = "SANDBAR_TEST_KILLED_SERVER_DATABASE_URL"
+)
 
 // serveUntilKilled is a whole server but for the runners' processes. It says
 // on one line where it serves, and an administrator's token.
-func serveUntilKilled(dir string) error {
+func serveUntilKilled(dir, databaseURL string) error {
 	ctx := context.Background()
-	srv, err := assemble(ctx, Config{DataDir: dir, Listen: "127.0.0.1:0", Version: "1.0.0", Logger: slog.New(slog.DiscardHandler)}, parts{
+	srv, err := assemble(ctx, Config{
+		DataDir: dir, DatabaseURL: databaseURL, Listen: "127.0.0.1:0", Version: "1.0.0", Logger: slog.New(slog.DiscardHandler),
+	}, parts{
 		limit:   testLimit,
 		gateway: newGateway,
 		local:   func(Config, string) (Installer, error) { return newFakeInstaller(), nil },
@@ -65,10 +72,10 @@ type killedServer struct {
 	url      string
 }
 
-func liveAgain(t *testing.T, dir string) *killedServer {
+func liveAgain(t *testing.T, dir, databaseURL string) *killedServer {
 	t.Helper()
 	process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
-	process.Env = append(os.Environ(), killedVariable+"="+dir)
+	process.Env = append(os.Environ(), killedVariable+"="+dir, killedDatabaseVariable+"="+databaseURL)
 	process.Stderr = os.Stderr
 	output, err := process.StdoutPipe()
 	if err != nil {
@@ -205,12 +212,17 @@ func (a *acknowledged) check(t *testing.T, s *killedServer) {
 }
 
 func TestWhatAKilledServerHasAcknowledgedIsThere(t *testing.T) {
+	t.Run("embedded database", func(t *testing.T) { killInTheMiddle(t, "") })
+	t.Run("PostgreSQL", func(t *testing.T) { killInTheMiddle(t, postgrestest.Start(t).Database(t)) })
+}
+
+func killInTheMiddle(t *testing.T, databaseURL string) {
 	dir := t.TempDir()
 	seen := &acknowledged{
 		names: map[string]string{}, etags: map[string]string{}, doubted: map[string]bool{}, deleted: map[string]bool{}, secrets: map[string]bool{},
 	}
 	for life, answers := range []int{1, 10, 60} {
-		server := liveAgain(t, dir)
+		server := liveAgain(t, dir, databaseURL)
 		seen.check(t, server)
 		told := make(chan struct{})
 		ended := make(chan error, 4)
@@ -232,7 +244,7 @@ func TestWhatAKilledServerHasAcknowledgedIsThere(t *testing.T) {
 			}
 		}
 	}
-	last := liveAgain(t, dir)
+	last := liveAgain(t, dir, databaseURL)
 	defer last.kill(t)
 	seen.check(t, last)
 	if len(seen.names) < 10 || len(seen.secrets) < 5 {
@@ -251,7 +263,7 @@ func runKilledServer() bool {
 	if !ordered {
 		return false
 	}
-	err := serveUntilKilled(dir)
+	err := serveUntilKilled(dir, os.Getenv(killedDatabaseVariable))
 	fmt.Fprintln(os.Stderr, errors.Join(errors.New("the server has ended by itself"), err))
 	return true
 }

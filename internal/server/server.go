@@ -24,7 +24,6 @@ import (
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/install"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite"
 )
 
 const (
@@ -51,7 +50,7 @@ var (
 type Server struct {
 	cfg       Config
 	lock      *os.File
-	store     *sqlite.Store
+	store     Store
 	listener  net.Listener
 	tls       *tls.Config
 	url       string
@@ -78,7 +77,7 @@ type Installer interface {
 
 // parts are what a server is put together from; tests give others.
 type parts struct {
-	gateway func(cfg Config, store *sqlite.Store, registry *fleet.Registry) Gateway
+	gateway func(cfg Config, store Store, registry *fleet.Registry) Gateway
 	local   func(cfg Config, serverURL string) (Installer, error)
 	limit   messageLimit
 }
@@ -126,7 +125,7 @@ func assemble(ctx context.Context, cfg Config, with parts) (_ *Server, err error
 	if err != nil {
 		return nil, err
 	}
-	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.DataDir, "sandbar.db"), cfg.Logger); err != nil {
+	if s.store, err = openStore(ctx, cfg); err != nil {
 		return nil, err
 	}
 	if s.installer, err = with.local(cfg, s.url); err != nil {

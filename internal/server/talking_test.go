@@ -14,7 +14,6 @@ import (
 	"github.com/sandbar-project/sandbar/internal/apierr"
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fleet"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite"
 )
 
 // Ids of sandboxes that answer in a way of their own.
@@ -118,7 +117,7 @@ func (g *talkingGateway) TunnelHandler() http.Handler {
 func talk(t *testing.T, change func(*Config)) (*world, *talkingGateway) {
 	t.Helper()
 	g := &talkingGateway{fakeGateway: &fakeGateway{}, entered: make(chan struct{}, 1), letGo: make(chan struct{})}
-	return startWith(t, change, func(Config, *sqlite.Store, *fleet.Registry) Gateway { return g }), g
+	return startWith(t, change, func(Config, Store, *fleet.Registry) Gateway { return g }), g
 }
 
 // protocols are what one port speaks.

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -10,14 +12,44 @@ import (
 	"github.com/google/uuid"
 	"k8s.io/utils/clock"
 
+	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/install/local"
 	"github.com/sandbar-project/sandbar/internal/runner"
+	"github.com/sandbar-project/sandbar/internal/store/postgres"
 	"github.com/sandbar-project/sandbar/internal/store/sqlite"
 )
 
-func newGateway(cfg Config, store *sqlite.Store, registry *fleet.Registry) Gateway {
+// Store is where a server keeps everything.
+type Store interface {
+	auth.Store
+	auth.OrganizationStore
+	fleet.Store
+	gateway.Store
+	// Ready answers nil when the store can be read.
+	Ready(context.Context) error
+	io.Closer
+}
+
+// openStore opens PostgreSQL where a URL says so, and the embedded database
+// otherwise.
+func openStore(ctx context.Context, cfg Config) (Store, error) {
+	if cfg.DatabaseURL != "" {
+		store, err := postgres.Open(ctx, cfg.DatabaseURL, cfg.Logger)
+		if err != nil {
+			return nil, err
+		}
+		return store, nil
+	}
+	store, err := sqlite.Open(ctx, filepath.Join(cfg.DataDir, "sandbar.db"), cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	return store, nil
+}
+
+func newGateway(cfg Config, store Store, registry *fleet.Registry) Gateway {
 	return gateway.New(gateway.Config{
 		Store:   store,
 		Runners: registry,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 
@@ -53,7 +54,8 @@ they are: the next start finds them.`,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.Server.DataDir, "data-dir", "", "directory for the database, keys and runners (required)")
+	flags.StringVar(&options.Server.DataDir, "data-dir", "", "directory for the embedded database, keys and runners (required)")
+	flags.StringVar(&options.Server.DatabaseURL, "database-url", "", "PostgreSQL database, postgres://user@host/name (default: $"+databaseVariable+", else a database in --data-dir)")
 	flags.StringVar(&options.Server.Listen, "listen", "127.0.0.1:8080", "address of the one port")
 	flags.StringVar(&options.Server.TLSCertFile, "tls-cert", "", "certificate chain, in PEM")
 	flags.StringVar(&options.Server.TLSKeyFile, "tls-key", "", "its private key, in PEM")
@@ -77,6 +79,9 @@ func Run(ctx context.Context, call *invocation.Invocation, options Options) erro
 		return invocation.Usagef("--data-dir is missing: the server keeps its database there")
 	}
 	config := options.Server
+	if err := setDatabase(&config, os.Getenv); err != nil {
+		return err
+	}
 	config.Version = call.Version
 	config.Logger = slog.New(slog.NewJSONHandler(call.IO.Err, &slog.HandlerOptions{Level: options.LogLevel}))
 
@@ -100,6 +105,27 @@ func Run(ctx context.Context, call *invocation.Invocation, options Options) erro
 		return nil
 	})
 	return group.Wait()
+}
+
+// databaseVariable is where a URL with a password belongs.
+const databaseVariable = "SANDBAR_DATABASE_URL"
+
+// setDatabase refuses a password on the command line, which every process of
+// the machine can read, and takes the URL from the environment where there is
+// no flag.
+func setDatabase(config *server.Config, getenv func(string) string) error {
+	if config.DatabaseURL == "" {
+		config.DatabaseURL = getenv(databaseVariable)
+		return nil
+	}
+	parsed, err := url.Parse(config.DatabaseURL)
+	if err != nil || (parsed.Scheme != "postgres" && parsed.Scheme != "postgresql") {
+		return invocation.Usagef("--database-url: expected postgres://user@host:port/database")
+	}
+	if _, set := parsed.User.Password(); set || parsed.Query().Has("password") {
+		return invocation.Usagef("--database-url: a password on the command line can be read by every process of this machine; put it into $PGPASSWORD or a file that $PGPASSFILE names, or the whole URL into $%s", databaseVariable)
+	}
+	return nil
 }
 
 // bootstrap makes the first administrator, since without one nobody could ask

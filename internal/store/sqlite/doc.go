@@ -1,13 +1,8 @@
-// Package sqlite keeps everything in one SQLite database.
+// Package sqlite keeps everything in one SQLite database, a file.
 //
-// It implements the stores that auth, fleet and gateway declare. Invariants: a
-// write that was answered survives a crash at any instant (write-ahead log,
-// full sync at every commit); one connection writes, others read a consistent
-// snapshot; migrations only go forward.
-//
-// Queries are .sql files in queries/ with generated code in db/; the one that
-// is put together at run time is in sandbox_list.go, which says why. It must
-// not know the rules of the domains.
+// What is kept, and how, is sqlstore's; here are the file, its schema and what
+// is particular to SQLite. Invariants: a write that was answered survives a
+// crash at any instant (write-ahead log, full sync at every commit); one
+// connection writes, others read a consistent snapshot; migrations only go
+// forward.
 package sqlite
-
-//go:generate sqlc generate

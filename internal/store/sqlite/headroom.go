@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbar-project/sandbar/internal/apierr"
 )
 
 // How much is allocated ahead to each of the database's files. The log starts
@@ -60,6 +62,18 @@ func openHeadroom(database *os.File, logger *slog.Logger) (*headroom, error) {
 }
 
 func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// admit answers nil when there is room to add something and still to delete it.
+func (h *headroom) admit() error {
+	err := h.ensure()
+	if isFull(err) {
+		return apierr.New(apierr.StorageFull,
+			"the disk of the server's data directory is full, so nothing new is accepted and nothing was changed; "+
+				"deleting sandboxes still works and frees what they wrote, and so does pruning images; or free space on that disk otherwise").
+			Because(err)
+	}
+	return err
+}
 
 // ensure makes sure that at least half of the headroom is there; otherwise it
 // answers with the error of the allocation.

@@ -18,17 +18,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/sandbar-project/sandbar/internal/apierr"
-	"github.com/sandbar-project/sandbar/internal/auth"
-	"github.com/sandbar-project/sandbar/internal/fleet"
-	"github.com/sandbar-project/sandbar/internal/gateway"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite/db"
-)
-
-var (
-	_ auth.Store             = (*Store)(nil)
-	_ auth.OrganizationStore = (*Store)(nil)
-	_ fleet.Store            = (*Store)(nil)
-	_ gateway.Store          = (*Store)(nil)
+	"github.com/sandbar-project/sandbar/internal/store/sqlstore"
 )
 
 //go:embed migrations/*.sql
@@ -42,12 +32,9 @@ const (
 	busyTimeoutMillis = "10000"
 )
 
-// Store is one database. Its methods are safe for concurrent use.
+// Store is a database in a file, with room to delete what is in it.
 type Store struct {
-	// write has one connection, so that writers queue here and not in
-	// SQLite's busy handler.
-	write    *sql.DB
-	read     *sql.DB
+	*sqlstore.Store
 	headroom *headroom
 }
 
@@ -64,30 +51,39 @@ func Open(ctx context.Context, path string, logger *slog.Logger) (*Store, error)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	s := &Store{}
-	if err := s.open(ctx, database, logger); err != nil {
-		return nil, errors.Join(err, s.Close(), database.Close())
-	}
-	return s, nil
-}
-
-func (s *Store) open(ctx context.Context, database *os.File, logger *slog.Logger) error {
-	path := database.Name()
-	s.write = open(path, "_txlock=immediate")
-	s.write.SetMaxOpenConns(1)
-	s.write.SetMaxIdleConns(1)
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
-		return err
+		return nil, errors.Join(err, database.Close())
 	}
-	if err := migrate(ctx, s.write, files, logger); err != nil {
-		return fmt.Errorf("bring the schema of %s up to date: %w", path, err)
+	write := open(path, "_txlock=immediate")
+	// Writers queue here and not in SQLite's busy handler.
+	write.SetMaxOpenConns(1)
+	write.SetMaxIdleConns(1)
+	if err := migrate(ctx, write, files, logger); err != nil {
+		return nil, errors.Join(fmt.Errorf("bring the schema of %s up to date: %w", path, err), write.Close(), database.Close())
 	}
-	s.read = open(path, "_pragma=query_only(1)")
-	s.read.SetMaxOpenConns(readers)
-	s.read.SetMaxIdleConns(readers)
-	s.headroom, err = openHeadroom(database, logger)
-	return err
+	read := open(path, "_pragma=query_only(1)")
+	read.SetMaxOpenConns(readers)
+	read.SetMaxIdleConns(readers)
+	headroom, err := openHeadroom(database, logger)
+	if err != nil {
+		return nil, errors.Join(err, read.Close(), write.Close(), database.Close())
+	}
+	return &Store{Store: sqlstore.New(dialect(headroom.admit), write, read), headroom: headroom}, nil
+}
+
+// OpenBeside opens the database in a file that a server may use at the same
+// time, to read it as it is.
+func OpenBeside(path string) (*sqlstore.Store, error) {
+	path, err := filepath.Abs(path)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	read := open(path, "mode=ro&_pragma=query_only(1)")
+	return sqlstore.New(dialect(nil), read, read), nil
 }
 
 func open(path, option string) *sql.DB {
@@ -126,79 +122,30 @@ func migrate(ctx context.Context, handle *sql.DB, files fs.FS, logger *slog.Logg
 	}
 	results, err := provider.Up(ctx)
 	for _, result := range results {
-		logger.Info("applied migration", "file", result.Source.Path, "duration", result.Duration)
+		logger.InfoContext(ctx, "applied migration", "file", result.Source.Path, "duration", result.Duration)
 	}
 	return err
 }
 
 // Close closes the database. Calls under way fail.
 func (s *Store) Close() error {
-	var errs []error
-	for _, handle := range []*sql.DB{s.read, s.write} {
-		if handle != nil {
-			errs = append(errs, handle.Close())
-		}
-	}
-	if s.headroom != nil {
-		errs = append(errs, s.headroom.close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(s.Store.Close(), s.headroom.close())
 }
 
-// Ready answers nil when the database can be read.
-func (s *Store) Ready(ctx context.Context) error {
-	return classify("read the database", s.read.PingContext(ctx))
+func dialect(admit func() error) sqlstore.Dialect {
+	return sqlstore.Dialect{Admit: admit, Refusal: refusal, OrderedJoin: "CROSS JOIN"}
 }
 
-// reader runs queries outside of a transaction; each sees one snapshot.
-func (s *Store) reader() *db.Queries { return db.New(s.read) }
-
-// adding is a transaction that makes the database longer. It is refused when
-// that would leave no room to delete something.
-func (s *Store) adding(ctx context.Context, operation string, fn func(*db.Queries) error) error {
-	err := s.headroom.ensure()
-	if isFull(err) {
-		return apierr.New(apierr.StorageFull,
-			"the disk of the server's data directory is full, so nothing new is accepted and nothing was changed; "+
-				"deleting sandboxes still works and frees what they wrote, and so does pruning images; or free space on that disk otherwise").
-			Because(fmt.Errorf("%s: %w", operation, err))
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", operation, err)
-	}
-	return s.transaction(ctx, operation, fn)
-}
-
-// transaction runs fn and commits when it answers nil. Errors of the database
-// are told with what was being done; fn's own pass as they are.
-func (s *Store) transaction(ctx context.Context, operation string, fn func(*db.Queries) error) error {
-	tx, err := s.write.BeginTx(ctx, nil)
-	if err != nil {
-		return classify(operation, err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	if err := fn(db.New(tx)); err != nil {
-		return classify(operation, err)
-	}
-	return classify(operation, tx.Commit())
-}
-
-// classify adds the operation, and says what to do about a full disk.
-func classify(operation string, err error) error {
-	if err == nil {
-		return nil
-	}
+func refusal(err error) *apierr.Error {
 	var failure *sqlite.Error
 	if !errors.As(err, &failure) {
-		return fmt.Errorf("%s: %w", operation, err)
+		return nil
 	}
 	switch failure.Code() & 0xff {
 	case sqlite3.SQLITE_FULL:
-		return apierr.New(apierr.StorageFull, "the disk of the server's data directory is full and nothing was changed; free space on it and try again").
-			Because(fmt.Errorf("%s: %w", operation, err))
+		return apierr.New(apierr.StorageFull, "the disk of the server's data directory is full and nothing was changed; free space on it and try again")
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return apierr.New(apierr.BackendUnavailable, "the database is locked by another process and nothing was changed; try again").
-			Because(fmt.Errorf("%s: %w", operation, err))
+		return apierr.New(apierr.BackendUnavailable, "the database is locked by another process and nothing was changed; try again")
 	}
-	return fmt.Errorf("%s: %w", operation, err)
+	return nil
 }

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 
 	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
 	"github.com/sandbar-project/sandbar/internal/fleet"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite/db"
+	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
 )
 
 // InsertCluster implements fleet.Store.
 func (s *Store) InsertCluster(ctx context.Context, cluster fleet.Cluster, audit fleet.AuditEntry) error {
-	return s.adding(ctx, "add cluster", func(q *db.Queries) error {
+	return s.adding(ctx, "add cluster", organizationLock(cluster.OrganizationID), func(q *db.Queries) error {
 		taken, err := q.ClusterNameTaken(ctx, db.ClusterNameTakenParams{OrganizationID: cluster.OrganizationID, Name: cluster.Name})
 		if err != nil {
 			return err
@@ -37,14 +37,15 @@ func (s *Store) InsertCluster(ctx context.Context, cluster fleet.Cluster, audit 
 
 // Cluster implements fleet.Store.
 func (s *Store) Cluster(ctx context.Context, organizationID, cluster string) (fleet.Cluster, error) {
-	return findCluster(ctx, s.reader(), organizationID, cluster)
+	found, err := findCluster(ctx, s.reader(), organizationID, cluster)
+	return found, s.explain("read cluster", err)
 }
 
 // Clusters implements fleet.Store.
 func (s *Store) Clusters(ctx context.Context, organizationID string) ([]fleet.Cluster, error) {
 	rows, err := s.reader().Clusters(ctx, organizationID)
 	if err != nil {
-		return nil, classify("list clusters", err)
+		return nil, s.explain("list clusters", err)
 	}
 	clusters := make([]fleet.Cluster, len(rows))
 	for i, row := range rows {
@@ -55,7 +56,7 @@ func (s *Store) Clusters(ctx context.Context, organizationID string) ([]fleet.Cl
 
 // DeleteCluster implements fleet.Store.
 func (s *Store) DeleteCluster(ctx context.Context, organizationID, clusterID string, audit fleet.AuditEntry) error {
-	return s.transaction(ctx, "delete cluster", func(q *db.Queries) error {
+	return s.transaction(ctx, "delete cluster", organizationLock(organizationID), func(q *db.Queries) error {
 		cluster, err := findCluster(ctx, q, organizationID, clusterID)
 		if err != nil {
 			return err
@@ -76,7 +77,7 @@ func findCluster(ctx context.Context, q *db.Queries, organizationID, cluster str
 		return fleet.Cluster{}, fleet.ErrClusterNotFound
 	}
 	if err != nil {
-		return fleet.Cluster{}, classify("read cluster", err)
+		return fleet.Cluster{}, err
 	}
 	return decodeCluster(row.Cluster, row.RunnerID), nil
 }

@@ -10,7 +10,7 @@ import (
 )
 
 const deleteSandboxesEndedBefore = `-- name: DeleteSandboxesEndedBefore :execrows
-DELETE FROM sandboxes WHERE end_time IS NOT NULL AND end_time < ?
+DELETE FROM sandboxes WHERE end_time IS NOT NULL AND end_time < $1
 `
 
 func (q *Queries) DeleteSandboxesEndedBefore(ctx context.Context, endTime *int64) (int64, error) {
@@ -25,7 +25,7 @@ const insertSandbox = `-- name: InsertSandbox :exec
 INSERT INTO sandboxes (
     organization_id, sandbox_id, user_id, runner_id, request_id, request_digest, spec, status, state,
     generation, create_time, end_time, terminate_requested
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 `
 
 type InsertSandboxParams struct {
@@ -65,7 +65,7 @@ func (q *Queries) InsertSandbox(ctx context.Context, arg InsertSandboxParams) er
 
 const insertSandboxTag = `-- name: InsertSandboxTag :exec
 INSERT INTO sandbox_tags (organization_id, tag, create_time, sandbox_id)
-VALUES (?, ?, ?, ?)
+VALUES ($1, $2, $3, $4)
 ON CONFLICT DO NOTHING
 `
 
@@ -88,7 +88,7 @@ func (q *Queries) InsertSandboxTag(ctx context.Context, arg InsertSandboxTagPara
 
 const insertSandboxVolume = `-- name: InsertSandboxVolume :exec
 INSERT INTO sandbox_volumes (organization_id, volume_id, create_time, sandbox_id)
-VALUES (?, ?, ?, ?)
+VALUES ($1, $2, $3, $4)
 ON CONFLICT DO NOTHING
 `
 
@@ -111,7 +111,7 @@ func (q *Queries) InsertSandboxVolume(ctx context.Context, arg InsertSandboxVolu
 
 const liveSandboxes = `-- name: LiveSandboxes :many
 SELECT organization_id, sandbox_id, user_id, runner_id, request_id, request_digest, spec, status, state, generation, create_time, end_time, terminate_requested FROM sandboxes
-WHERE organization_id = ? AND runner_id = ? AND end_time IS NULL
+WHERE organization_id = $1 AND runner_id = $2 AND end_time IS NULL
 ORDER BY create_time
 `
 
@@ -158,7 +158,7 @@ func (q *Queries) LiveSandboxes(ctx context.Context, arg LiveSandboxesParams) ([
 }
 
 const sandbox = `-- name: Sandbox :one
-SELECT organization_id, sandbox_id, user_id, runner_id, request_id, request_digest, spec, status, state, generation, create_time, end_time, terminate_requested FROM sandboxes WHERE organization_id = ? AND sandbox_id = ?
+SELECT organization_id, sandbox_id, user_id, runner_id, request_id, request_digest, spec, status, state, generation, create_time, end_time, terminate_requested FROM sandboxes WHERE organization_id = $1 AND sandbox_id = $2
 `
 
 type SandboxParams struct {
@@ -188,7 +188,7 @@ func (q *Queries) Sandbox(ctx context.Context, arg SandboxParams) (Sandbox, erro
 }
 
 const sandboxByRequest = `-- name: SandboxByRequest :one
-SELECT organization_id, sandbox_id, user_id, runner_id, request_id, request_digest, spec, status, state, generation, create_time, end_time, terminate_requested FROM sandboxes WHERE organization_id = ? AND request_id = ?
+SELECT organization_id, sandbox_id, user_id, runner_id, request_id, request_digest, spec, status, state, generation, create_time, end_time, terminate_requested FROM sandboxes WHERE organization_id = $1 AND request_id = $2
 `
 
 type SandboxByRequestParams struct {
@@ -219,8 +219,8 @@ func (q *Queries) SandboxByRequest(ctx context.Context, arg SandboxByRequestPara
 
 const updateSandbox = `-- name: UpdateSandbox :exec
 UPDATE sandboxes
-SET status = ?, state = ?, generation = ?, end_time = ?, terminate_requested = ?
-WHERE organization_id = ? AND sandbox_id = ?
+SET status = $1, state = $2, generation = $3, end_time = $4, terminate_requested = $5
+WHERE organization_id = $6 AND sandbox_id = $7
 `
 
 type UpdateSandboxParams struct {

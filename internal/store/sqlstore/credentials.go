@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite/db"
+	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
 )
 
 // PutCredential implements fleet.Store.
 func (s *Store) PutCredential(ctx context.Context, credential fleet.Credential) error {
-	return s.transaction(ctx, "store credential", func(q *db.Queries) error {
+	return s.transaction(ctx, "store credential", runnerLock(credential.RunnerKey), func(q *db.Queries) error {
 		if _, err := findRunner(ctx, q, credential.RunnerKey); err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func (s *Store) Credential(ctx context.Context, kind fleet.CredentialKind, hash 
 		return fleet.Credential{}, fleet.ErrCredentialNotFound
 	}
 	if err != nil {
-		return fleet.Credential{}, classify("read credential", err)
+		return fleet.Credential{}, s.explain("read credential", err)
 	}
 	return fleet.Credential{
 		RunnerIdentity: gateway.RunnerIdentity{
@@ -58,7 +58,7 @@ func (s *Store) Credential(ctx context.Context, kind fleet.CredentialKind, hash 
 
 // DeleteCredentials implements fleet.Store.
 func (s *Store) DeleteCredentials(ctx context.Context, key gateway.RunnerKey, revision int32) error {
-	return s.transaction(ctx, "forget credentials", func(q *db.Queries) error {
+	return s.transaction(ctx, "forget credentials", noLock, func(q *db.Queries) error {
 		return q.DeleteCredentials(ctx, db.DeleteCredentialsParams{
 			OrganizationID: key.OrganizationID, RunnerID: key.RunnerID, Revision: int64(revision),
 		})

@@ -1,13 +1,14 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/internal/gateway"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite/db"
+	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
 )
 
 // This query is put together at run time, because which index leads it depends
@@ -23,14 +24,23 @@ type selection struct {
 	args       []any
 }
 
+// where adds a condition, in which each ? stands for the next of the arguments.
 func (s *selection) where(condition string, args ...any) {
+	for _, arg := range args {
+		condition = strings.Replace(condition, "?", s.arg(arg), 1)
+	}
 	s.conditions = append(s.conditions, condition)
-	s.args = append(s.args, args...)
+}
+
+// arg adds an argument and answers with what stands for it.
+func (s *selection) arg(value any) string {
+	s.args = append(s.args, value)
+	return "$" + strconv.Itoa(len(s.args))
 }
 
 // sandboxListQuery leads with the table whose index is the most selective, in
 // the order of the answer: a tag's, a volume's, or the sandboxes' own.
-func sandboxListQuery(query gateway.ListQuery) (string, []any) {
+func sandboxListQuery(join string, query gateway.ListQuery) (string, []any) {
 	var (
 		from  = "sandboxes s"
 		order = "s"
@@ -39,11 +49,11 @@ func sandboxListQuery(query gateway.ListQuery) (string, []any) {
 	tags, volumes := query.Tags, query.VolumeIDs
 	switch {
 	case len(tags) > 0:
-		from, order = "sandbox_tags t CROSS JOIN sandboxes s ON s.organization_id = t.organization_id AND s.sandbox_id = t.sandbox_id", "t"
+		from, order = "sandbox_tags t "+join+" sandboxes s ON s.organization_id = t.organization_id AND s.sandbox_id = t.sandbox_id", "t"
 		sel.where("t.organization_id = ? AND t.tag = ?", query.OrganizationID, tags[0])
 		tags = tags[1:]
 	case len(volumes) == 1:
-		from, order = "sandbox_volumes v CROSS JOIN sandboxes s ON s.organization_id = v.organization_id AND s.sandbox_id = v.sandbox_id", "v"
+		from, order = "sandbox_volumes v "+join+" sandboxes s ON s.organization_id = v.organization_id AND s.sandbox_id = v.sandbox_id", "v"
 		sel.where("v.organization_id = ? AND v.volume_id = ?", query.OrganizationID, volumes[0])
 		volumes = nil
 	default:
@@ -70,17 +80,18 @@ func sandboxListQuery(query gateway.ListQuery) (string, []any) {
 	if query.AfterSandboxID != "" {
 		sel.where("("+order+".create_time, "+order+".sandbox_id) < (?, ?)", encodeTime(query.AfterCreateTime), query.AfterSandboxID)
 	}
+	limit := sel.arg(query.Limit)
 	text := "SELECT " + sandboxColumns + " FROM " + from + " WHERE " + strings.Join(sel.conditions, " AND ") +
-		" ORDER BY " + order + ".create_time DESC, " + order + ".sandbox_id DESC LIMIT ?"
-	return text, append(sel.args, query.Limit)
+		" ORDER BY " + order + ".create_time DESC, " + order + ".sandbox_id DESC LIMIT " + limit
+	return text, sel.args
 }
 
 // Sandboxes implements gateway.Store.
 func (s *Store) Sandboxes(ctx context.Context, query gateway.ListQuery) (_ []*gateway.Record, err error) {
-	text, args := sandboxListQuery(query)
+	text, args := sandboxListQuery(s.dialect.OrderedJoin, query)
 	rows, err := s.read.QueryContext(ctx, text, args...)
 	if err != nil {
-		return nil, classify("list sandboxes", err)
+		return nil, s.explain("list sandboxes", err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	var records []*gateway.Record
@@ -89,7 +100,7 @@ func (s *Store) Sandboxes(ctx context.Context, query gateway.ListQuery) (_ []*ga
 		err := rows.Scan(&row.OrganizationID, &row.SandboxID, &row.UserID, &row.RunnerID, &row.RequestID, &row.RequestDigest,
 			&row.Spec, &row.Status, &row.State, &row.Generation, &row.CreateTime, &row.EndTime, &row.TerminateRequested)
 		if err != nil {
-			return nil, classify("list sandboxes", err)
+			return nil, s.explain("list sandboxes", err)
 		}
 		record, err := decodeSandbox(row)
 		if err != nil {
@@ -97,7 +108,7 @@ func (s *Store) Sandboxes(ctx context.Context, query gateway.ListQuery) (_ []*ga
 		}
 		records = append(records, record)
 	}
-	return records, classify("list sandboxes", rows.Err())
+	return records, s.explain("list sandboxes", rows.Err())
 }
 
 func placeholders(n int) string {

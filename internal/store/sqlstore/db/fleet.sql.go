@@ -10,7 +10,7 @@ import (
 )
 
 const auditLog = `-- name: AuditLog :many
-SELECT audit_id, organization_id, time, user_id, token_id, "action", resource, detail FROM audit_log WHERE organization_id = ? AND resource = ? ORDER BY audit_id
+SELECT audit_id, organization_id, time, user_id, token_id, action, resource, detail FROM audit_log WHERE organization_id = $1 AND resource = $2 ORDER BY audit_id
 `
 
 type AuditLogParams struct {
@@ -56,8 +56,8 @@ FROM clusters
 LEFT JOIN managed_runners
     ON managed_runners.organization_id = clusters.organization_id
     AND managed_runners.cluster_id = clusters.cluster_id
-WHERE clusters.organization_id = ?1
-    AND (clusters.cluster_id = ?2 OR clusters.name = ?2)
+WHERE clusters.organization_id = $1
+    AND (clusters.cluster_id = $2 OR clusters.name = $2)
 LIMIT 1
 `
 
@@ -87,7 +87,7 @@ func (q *Queries) Cluster(ctx context.Context, arg ClusterParams) (ClusterRow, e
 }
 
 const clusterNameTaken = `-- name: ClusterNameTaken :one
-SELECT count(*) FROM clusters WHERE organization_id = ? AND name = ?
+SELECT count(*) FROM clusters WHERE organization_id = $1 AND name = $2
 `
 
 type ClusterNameTakenParams struct {
@@ -108,7 +108,7 @@ FROM clusters
 LEFT JOIN managed_runners
     ON managed_runners.organization_id = clusters.organization_id
     AND managed_runners.cluster_id = clusters.cluster_id
-WHERE clusters.organization_id = ?
+WHERE clusters.organization_id = $1
 ORDER BY clusters.name
 `
 
@@ -149,7 +149,7 @@ func (q *Queries) Clusters(ctx context.Context, organizationID string) ([]Cluste
 }
 
 const credential = `-- name: Credential :one
-SELECT kind, hash, organization_id, runner_id, revision, create_time FROM runner_credentials WHERE kind = ? AND hash = ?
+SELECT kind, hash, organization_id, runner_id, revision, create_time FROM runner_credentials WHERE kind = $1 AND hash = $2
 `
 
 type CredentialParams struct {
@@ -172,7 +172,7 @@ func (q *Queries) Credential(ctx context.Context, arg CredentialParams) (RunnerC
 }
 
 const deleteCluster = `-- name: DeleteCluster :execrows
-DELETE FROM clusters WHERE organization_id = ? AND cluster_id = ?
+DELETE FROM clusters WHERE organization_id = $1 AND cluster_id = $2
 `
 
 type DeleteClusterParams struct {
@@ -189,7 +189,7 @@ func (q *Queries) DeleteCluster(ctx context.Context, arg DeleteClusterParams) (i
 }
 
 const deleteCredential = `-- name: DeleteCredential :exec
-DELETE FROM runner_credentials WHERE organization_id = ? AND runner_id = ? AND revision = ? AND kind = ?
+DELETE FROM runner_credentials WHERE organization_id = $1 AND runner_id = $2 AND revision = $3 AND kind = $4
 `
 
 type DeleteCredentialParams struct {
@@ -210,7 +210,7 @@ func (q *Queries) DeleteCredential(ctx context.Context, arg DeleteCredentialPara
 }
 
 const deleteCredentials = `-- name: DeleteCredentials :exec
-DELETE FROM runner_credentials WHERE organization_id = ? AND runner_id = ? AND revision = ?
+DELETE FROM runner_credentials WHERE organization_id = $1 AND runner_id = $2 AND revision = $3
 `
 
 type DeleteCredentialsParams struct {
@@ -225,7 +225,7 @@ func (q *Queries) DeleteCredentials(ctx context.Context, arg DeleteCredentialsPa
 }
 
 const deleteExpiredRequestIDs = `-- name: DeleteExpiredRequestIDs :exec
-DELETE FROM request_ids WHERE expire_time < ?
+DELETE FROM request_ids WHERE expire_time < $1
 `
 
 func (q *Queries) DeleteExpiredRequestIDs(ctx context.Context, expireTime int64) error {
@@ -234,7 +234,7 @@ func (q *Queries) DeleteExpiredRequestIDs(ctx context.Context, expireTime int64)
 }
 
 const deleteRunner = `-- name: DeleteRunner :execrows
-DELETE FROM managed_runners WHERE organization_id = ? AND runner_id = ? AND uid = ?
+DELETE FROM managed_runners WHERE organization_id = $1 AND runner_id = $2 AND uid = $3
 `
 
 type DeleteRunnerParams struct {
@@ -253,7 +253,7 @@ func (q *Queries) DeleteRunner(ctx context.Context, arg DeleteRunnerParams) (int
 
 const insertAudit = `-- name: InsertAudit :exec
 INSERT INTO audit_log (organization_id, time, user_id, token_id, action, resource, detail)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 `
 
 type InsertAuditParams struct {
@@ -281,7 +281,7 @@ func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error 
 
 const insertCluster = `-- name: InsertCluster :exec
 INSERT INTO clusters (organization_id, cluster_id, name, zone, kind, create_time)
-VALUES (?, ?, ?, ?, ?, ?)
+VALUES ($1, $2, $3, $4, $5, $6)
 `
 
 type InsertClusterParams struct {
@@ -307,7 +307,7 @@ func (q *Queries) InsertCluster(ctx context.Context, arg InsertClusterParams) er
 
 const insertCredential = `-- name: InsertCredential :exec
 INSERT INTO runner_credentials (kind, hash, organization_id, runner_id, revision, create_time)
-VALUES (?, ?, ?, ?, ?, ?)
+VALUES ($1, $2, $3, $4, $5, $6)
 `
 
 type InsertCredentialParams struct {
@@ -333,7 +333,7 @@ func (q *Queries) InsertCredential(ctx context.Context, arg InsertCredentialPara
 
 const insertRevision = `-- name: InsertRevision :exec
 INSERT INTO runner_revisions (organization_id, runner_id, revision, version, deployment, author, create_time)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 `
 
 type InsertRevisionParams struct {
@@ -364,7 +364,7 @@ INSERT INTO managed_runners (
     organization_id, runner_id, uid, cluster_id, zone, runner_group_id, display_name, spec, policy, etag,
     phase, phase_time, rollout_time, latest_revision, target_revision, active_revision, install_error,
     create_time, update_time, last_heartbeat_time
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
 `
 
 type InsertRunnerParams struct {
@@ -418,7 +418,7 @@ func (q *Queries) InsertRunner(ctx context.Context, arg InsertRunnerParams) erro
 
 const putRequestID = `-- name: PutRequestID :exec
 INSERT INTO request_ids (organization_id, request_id, digest, answer, expire_time)
-VALUES (?, ?, ?, ?, ?)
+VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (organization_id, request_id) DO UPDATE
 SET digest = excluded.digest, answer = excluded.answer, expire_time = excluded.expire_time
 `
@@ -443,7 +443,7 @@ func (q *Queries) PutRequestID(ctx context.Context, arg PutRequestIDParams) erro
 }
 
 const requestID = `-- name: RequestID :one
-SELECT organization_id, request_id, digest, answer, expire_time FROM request_ids WHERE organization_id = ? AND request_id = ?
+SELECT organization_id, request_id, digest, answer, expire_time FROM request_ids WHERE organization_id = $1 AND request_id = $2
 `
 
 type RequestIDParams struct {
@@ -465,7 +465,7 @@ func (q *Queries) RequestID(ctx context.Context, arg RequestIDParams) (RequestID
 }
 
 const revision = `-- name: Revision :one
-SELECT organization_id, runner_id, revision, version, deployment, author, create_time FROM runner_revisions WHERE organization_id = ? AND runner_id = ? AND revision = ?
+SELECT organization_id, runner_id, revision, version, deployment, author, create_time FROM runner_revisions WHERE organization_id = $1 AND runner_id = $2 AND revision = $3
 `
 
 type RevisionParams struct {
@@ -490,7 +490,7 @@ func (q *Queries) Revision(ctx context.Context, arg RevisionParams) (RunnerRevis
 }
 
 const runner = `-- name: Runner :one
-SELECT organization_id, runner_id, uid, cluster_id, zone, runner_group_id, display_name, spec, policy, etag, phase, phase_time, rollout_time, latest_revision, target_revision, active_revision, install_error, create_time, update_time, last_heartbeat_time FROM managed_runners WHERE organization_id = ? AND runner_id = ?
+SELECT organization_id, runner_id, uid, cluster_id, zone, runner_group_id, display_name, spec, policy, etag, phase, phase_time, rollout_time, latest_revision, target_revision, active_revision, install_error, create_time, update_time, last_heartbeat_time FROM managed_runners WHERE organization_id = $1 AND runner_id = $2
 `
 
 type RunnerParams struct {
@@ -559,7 +559,7 @@ func (q *Queries) RunnerKeys(ctx context.Context) ([]RunnerKeysRow, error) {
 }
 
 const runnerOnCluster = `-- name: RunnerOnCluster :one
-SELECT runner_id FROM managed_runners WHERE organization_id = ? AND cluster_id = ?
+SELECT runner_id FROM managed_runners WHERE organization_id = $1 AND cluster_id = $2
 `
 
 type RunnerOnClusterParams struct {
@@ -576,13 +576,13 @@ func (q *Queries) RunnerOnCluster(ctx context.Context, arg RunnerOnClusterParams
 
 const runners = `-- name: Runners :many
 SELECT organization_id, runner_id, uid, cluster_id, zone, runner_group_id, display_name, spec, policy, etag, phase, phase_time, rollout_time, latest_revision, target_revision, active_revision, install_error, create_time, update_time, last_heartbeat_time FROM managed_runners
-WHERE organization_id = ?1
-    AND runner_id > ?2
-    AND (?3 = '' OR cluster_id = ?3)
-    AND (?4 = '' OR zone = ?4)
-    AND (?5 = '' OR runner_group_id = ?5)
+WHERE organization_id = $1
+    AND runner_id > $2
+    AND ($3 = '' OR cluster_id = $3)
+    AND ($4 = '' OR zone = $4)
+    AND ($5 = '' OR runner_group_id = $5)
 ORDER BY runner_id
-LIMIT ?6
+LIMIT $6
 `
 
 type RunnersParams struct {
@@ -591,7 +591,7 @@ type RunnersParams struct {
 	ClusterID      interface{}
 	Zone           interface{}
 	RunnerGroupID  interface{}
-	Page           int64
+	Page           int32
 }
 
 func (q *Queries) Runners(ctx context.Context, arg RunnersParams) ([]ManagedRunner, error) {
@@ -647,10 +647,10 @@ func (q *Queries) Runners(ctx context.Context, arg RunnersParams) ([]ManagedRunn
 
 const updateRunner = `-- name: UpdateRunner :exec
 UPDATE managed_runners
-SET runner_group_id = ?, display_name = ?, spec = ?, policy = ?, etag = ?, phase = ?, phase_time = ?,
-    rollout_time = ?, latest_revision = ?, target_revision = ?, active_revision = ?, install_error = ?,
-    update_time = ?, last_heartbeat_time = ?
-WHERE organization_id = ? AND runner_id = ?
+SET runner_group_id = $1, display_name = $2, spec = $3, policy = $4, etag = $5, phase = $6, phase_time = $7,
+    rollout_time = $8, latest_revision = $9, target_revision = $10, active_revision = $11, install_error = $12,
+    update_time = $13, last_heartbeat_time = $14
+WHERE organization_id = $15 AND runner_id = $16
 `
 
 type UpdateRunnerParams struct {

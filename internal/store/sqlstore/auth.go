@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/sandbar-project/sandbar/internal/auth"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite/db"
+	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
 )
 
 // EnsureOrganization implements auth.OrganizationStore.
 func (s *Store) EnsureOrganization(ctx context.Context, organization auth.Organization) (auth.Organization, error) {
 	var stored db.Organization
-	err := s.transaction(ctx, "add organization", func(q *db.Queries) error {
+	err := s.transaction(ctx, "add organization", noLock, func(q *db.Queries) error {
 		err := q.InsertOrganization(ctx, db.InsertOrganizationParams{
 			OrganizationID: organization.OrganizationID,
 			Name:           organization.Name,
@@ -34,7 +34,7 @@ func (s *Store) EnsureOrganization(ctx context.Context, organization auth.Organi
 
 // InsertToken implements auth.Store.
 func (s *Store) InsertToken(ctx context.Context, token auth.Token) error {
-	return s.transaction(ctx, "add token", func(q *db.Queries) error {
+	return s.transaction(ctx, "add token", noLock, func(q *db.Queries) error {
 		return q.InsertToken(ctx, db.InsertTokenParams{
 			TokenID:        token.TokenID,
 			OrganizationID: token.OrganizationID,
@@ -56,7 +56,7 @@ func (s *Store) Token(ctx context.Context, tokenID string) (auth.Token, error) {
 		return auth.Token{}, auth.ErrTokenNotFound
 	}
 	if err != nil {
-		return auth.Token{}, classify("read token", err)
+		return auth.Token{}, s.explain("read token", err)
 	}
 	return decodeToken(row), nil
 }
@@ -65,7 +65,7 @@ func (s *Store) Token(ctx context.Context, tokenID string) (auth.Token, error) {
 func (s *Store) Tokens(ctx context.Context, organizationID string) ([]auth.Token, error) {
 	rows, err := s.reader().Tokens(ctx, organizationID)
 	if err != nil {
-		return nil, classify("list tokens", err)
+		return nil, s.explain("list tokens", err)
 	}
 	tokens := make([]auth.Token, len(rows))
 	for i, row := range rows {
@@ -76,7 +76,7 @@ func (s *Store) Tokens(ctx context.Context, organizationID string) ([]auth.Token
 
 // RevokeToken implements auth.Store.
 func (s *Store) RevokeToken(ctx context.Context, organizationID, tokenID string, at time.Time) error {
-	return s.transaction(ctx, "revoke token", func(q *db.Queries) error {
+	return s.transaction(ctx, "revoke token", noLock, func(q *db.Queries) error {
 		found, err := q.RevokeToken(ctx, db.RevokeTokenParams{
 			RevokeTime:     encodeOptionalTime(at),
 			OrganizationID: organizationID,

@@ -11,7 +11,7 @@ import (
 
 const insertOrganization = `-- name: InsertOrganization :exec
 INSERT INTO organizations (organization_id, name, create_time)
-VALUES (?, ?, ?)
+VALUES ($1, $2, $3)
 ON CONFLICT (name) DO NOTHING
 `
 
@@ -28,7 +28,7 @@ func (q *Queries) InsertOrganization(ctx context.Context, arg InsertOrganization
 
 const insertToken = `-- name: InsertToken :exec
 INSERT INTO tokens (token_id, organization_id, user_id, display_name, role, hash, create_time, expire_time, revoke_time)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 `
 
 type InsertTokenParams struct {
@@ -59,7 +59,7 @@ func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error 
 }
 
 const organizationByName = `-- name: OrganizationByName :one
-SELECT organization_id, name, create_time FROM organizations WHERE name = ?
+SELECT organization_id, name, create_time FROM organizations WHERE name = $1
 `
 
 func (q *Queries) OrganizationByName(ctx context.Context, name string) (Organization, error) {
@@ -71,8 +71,8 @@ func (q *Queries) OrganizationByName(ctx context.Context, name string) (Organiza
 
 const revokeToken = `-- name: RevokeToken :execrows
 UPDATE tokens
-SET revoke_time = coalesce(revoke_time, ?1)
-WHERE organization_id = ?2 AND token_id = ?3
+SET revoke_time = coalesce(revoke_time, $1)
+WHERE organization_id = $2 AND token_id = $3
 `
 
 type RevokeTokenParams struct {
@@ -90,7 +90,7 @@ func (q *Queries) RevokeToken(ctx context.Context, arg RevokeTokenParams) (int64
 }
 
 const token = `-- name: Token :one
-SELECT token_id, organization_id, user_id, display_name, role, hash, create_time, expire_time, revoke_time FROM tokens WHERE token_id = ?
+SELECT token_id, organization_id, user_id, display_name, role, hash, create_time, expire_time, revoke_time FROM tokens WHERE token_id = $1
 `
 
 func (q *Queries) Token(ctx context.Context, tokenID string) (Token, error) {
@@ -111,7 +111,7 @@ func (q *Queries) Token(ctx context.Context, tokenID string) (Token, error) {
 }
 
 const tokens = `-- name: Tokens :many
-SELECT token_id, organization_id, user_id, display_name, role, hash, create_time, expire_time, revoke_time FROM tokens WHERE organization_id = ? ORDER BY create_time, token_id
+SELECT token_id, organization_id, user_id, display_name, role, hash, create_time, expire_time, revoke_time FROM tokens WHERE organization_id = $1 ORDER BY create_time, token_id
 `
 
 func (q *Queries) Tokens(ctx context.Context, organizationID string) ([]Token, error) {

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/internal/gateway"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite/db"
+	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
 )
 
 // InsertSandbox implements gateway.Store.
@@ -20,7 +20,11 @@ func (s *Store) InsertSandbox(ctx context.Context, record *gateway.Record) (stor
 	if err != nil {
 		return nil, false, err
 	}
-	err = s.adding(ctx, "add sandbox", func(q *db.Queries) error {
+	lock := noLock
+	if record.RequestID != "" {
+		lock = requestLock(record.OrganizationID, record.RequestID)
+	}
+	err = s.adding(ctx, "add sandbox", lock, func(q *db.Queries) error {
 		if row.RequestID != nil {
 			earlier, err := q.SandboxByRequest(ctx, db.SandboxByRequestParams{OrganizationID: row.OrganizationID, RequestID: row.RequestID})
 			if err == nil {
@@ -70,7 +74,8 @@ func insertSandboxIndex(ctx context.Context, q *db.Queries, record *gateway.Reco
 
 // Sandbox implements gateway.Store.
 func (s *Store) Sandbox(ctx context.Context, organizationID, sandboxID string) (*gateway.Record, error) {
-	return findSandbox(ctx, s.reader(), organizationID, sandboxID)
+	found, err := findSandbox(ctx, s.reader(), organizationID, sandboxID)
+	return found, s.explain("read sandbox", err)
 }
 
 // SandboxByRequest implements gateway.Store.
@@ -80,7 +85,7 @@ func (s *Store) SandboxByRequest(ctx context.Context, organizationID, requestID 
 		return nil, gateway.ErrSandboxNotFound
 	}
 	if err != nil {
-		return nil, classify("read sandbox by request", err)
+		return nil, s.explain("read sandbox by request", err)
 	}
 	return decodeSandbox(row)
 }
@@ -89,7 +94,7 @@ func (s *Store) SandboxByRequest(ctx context.Context, organizationID, requestID 
 func (s *Store) LiveSandboxes(ctx context.Context, key gateway.RunnerKey) ([]*gateway.Record, error) {
 	rows, err := s.reader().LiveSandboxes(ctx, db.LiveSandboxesParams{OrganizationID: key.OrganizationID, RunnerID: key.RunnerID})
 	if err != nil {
-		return nil, classify("list live sandboxes", err)
+		return nil, s.explain("list live sandboxes", err)
 	}
 	return decodeSandboxes(rows)
 }
@@ -97,7 +102,7 @@ func (s *Store) LiveSandboxes(ctx context.Context, key gateway.RunnerKey) ([]*ga
 // ChangeSandbox implements gateway.Store.
 func (s *Store) ChangeSandbox(ctx context.Context, organizationID, sandboxID string, change func(*gateway.Record) bool) (*gateway.Record, error) {
 	var record *gateway.Record
-	err := s.transaction(ctx, "change sandbox", func(q *db.Queries) (err error) {
+	err := s.transaction(ctx, "change sandbox", sandboxLock(organizationID, sandboxID), func(q *db.Queries) (err error) {
 		if record, err = findSandbox(ctx, q, organizationID, sandboxID); err != nil {
 			return err
 		}
@@ -126,7 +131,7 @@ func (s *Store) ChangeSandbox(ctx context.Context, organizationID, sandboxID str
 
 // DeleteSandboxesEndedBefore implements gateway.Store.
 func (s *Store) DeleteSandboxesEndedBefore(ctx context.Context, before time.Time) (deleted int64, err error) {
-	err = s.transaction(ctx, "forget ended sandboxes", func(q *db.Queries) error {
+	err = s.transaction(ctx, "forget ended sandboxes", noLock, func(q *db.Queries) error {
 		limit := encodeTime(before)
 		deleted, err = q.DeleteSandboxesEndedBefore(ctx, &limit)
 		return err
@@ -140,7 +145,7 @@ func findSandbox(ctx context.Context, q *db.Queries, organizationID, sandboxID s
 		return nil, gateway.ErrSandboxNotFound
 	}
 	if err != nil {
-		return nil, classify("read sandbox", err)
+		return nil, err
 	}
 	return decodeSandbox(row)
 }

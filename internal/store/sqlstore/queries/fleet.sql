@@ -1,9 +1,9 @@
 -- name: InsertCluster :exec
 INSERT INTO clusters (organization_id, cluster_id, name, zone, kind, create_time)
-VALUES (?, ?, ?, ?, ?, ?);
+VALUES ($1, $2, $3, $4, $5, $6);
 
 -- name: ClusterNameTaken :one
-SELECT count(*) FROM clusters WHERE organization_id = ? AND name = ?;
+SELECT count(*) FROM clusters WHERE organization_id = $1 AND name = $2;
 
 -- name: Cluster :one
 SELECT sqlc.embed(clusters), cast(coalesce(managed_runners.runner_id, '') AS text) AS runner_id
@@ -21,31 +21,31 @@ FROM clusters
 LEFT JOIN managed_runners
     ON managed_runners.organization_id = clusters.organization_id
     AND managed_runners.cluster_id = clusters.cluster_id
-WHERE clusters.organization_id = ?
+WHERE clusters.organization_id = $1
 ORDER BY clusters.name;
 
 -- name: DeleteCluster :execrows
-DELETE FROM clusters WHERE organization_id = ? AND cluster_id = ?;
+DELETE FROM clusters WHERE organization_id = $1 AND cluster_id = $2;
 
 -- name: RunnerOnCluster :one
-SELECT runner_id FROM managed_runners WHERE organization_id = ? AND cluster_id = ?;
+SELECT runner_id FROM managed_runners WHERE organization_id = $1 AND cluster_id = $2;
 
 -- name: InsertRunner :exec
 INSERT INTO managed_runners (
     organization_id, runner_id, uid, cluster_id, zone, runner_group_id, display_name, spec, policy, etag,
     phase, phase_time, rollout_time, latest_revision, target_revision, active_revision, install_error,
     create_time, update_time, last_heartbeat_time
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20);
 
 -- name: UpdateRunner :exec
 UPDATE managed_runners
-SET runner_group_id = ?, display_name = ?, spec = ?, policy = ?, etag = ?, phase = ?, phase_time = ?,
-    rollout_time = ?, latest_revision = ?, target_revision = ?, active_revision = ?, install_error = ?,
-    update_time = ?, last_heartbeat_time = ?
-WHERE organization_id = ? AND runner_id = ?;
+SET runner_group_id = $1, display_name = $2, spec = $3, policy = $4, etag = $5, phase = $6, phase_time = $7,
+    rollout_time = $8, latest_revision = $9, target_revision = $10, active_revision = $11, install_error = $12,
+    update_time = $13, last_heartbeat_time = $14
+WHERE organization_id = $15 AND runner_id = $16;
 
 -- name: Runner :one
-SELECT * FROM managed_runners WHERE organization_id = ? AND runner_id = ?;
+SELECT * FROM managed_runners WHERE organization_id = $1 AND runner_id = $2;
 
 -- name: Runners :many
 SELECT * FROM managed_runners
@@ -61,43 +61,43 @@ LIMIT sqlc.arg(page);
 SELECT organization_id, runner_id FROM managed_runners ORDER BY organization_id, runner_id;
 
 -- name: DeleteRunner :execrows
-DELETE FROM managed_runners WHERE organization_id = ? AND runner_id = ? AND uid = ?;
+DELETE FROM managed_runners WHERE organization_id = $1 AND runner_id = $2 AND uid = $3;
 
 -- name: InsertRevision :exec
 INSERT INTO runner_revisions (organization_id, runner_id, revision, version, deployment, author, create_time)
-VALUES (?, ?, ?, ?, ?, ?, ?);
+VALUES ($1, $2, $3, $4, $5, $6, $7);
 
 -- name: Revision :one
-SELECT * FROM runner_revisions WHERE organization_id = ? AND runner_id = ? AND revision = ?;
+SELECT * FROM runner_revisions WHERE organization_id = $1 AND runner_id = $2 AND revision = $3;
 
 -- name: DeleteCredential :exec
-DELETE FROM runner_credentials WHERE organization_id = ? AND runner_id = ? AND revision = ? AND kind = ?;
+DELETE FROM runner_credentials WHERE organization_id = $1 AND runner_id = $2 AND revision = $3 AND kind = $4;
 
 -- name: InsertCredential :exec
 INSERT INTO runner_credentials (kind, hash, organization_id, runner_id, revision, create_time)
-VALUES (?, ?, ?, ?, ?, ?);
+VALUES ($1, $2, $3, $4, $5, $6);
 
 -- name: Credential :one
-SELECT * FROM runner_credentials WHERE kind = ? AND hash = ?;
+SELECT * FROM runner_credentials WHERE kind = $1 AND hash = $2;
 
 -- name: DeleteCredentials :exec
-DELETE FROM runner_credentials WHERE organization_id = ? AND runner_id = ? AND revision = ?;
+DELETE FROM runner_credentials WHERE organization_id = $1 AND runner_id = $2 AND revision = $3;
 
 -- name: RequestID :one
-SELECT * FROM request_ids WHERE organization_id = ? AND request_id = ?;
+SELECT * FROM request_ids WHERE organization_id = $1 AND request_id = $2;
 
 -- name: PutRequestID :exec
 INSERT INTO request_ids (organization_id, request_id, digest, answer, expire_time)
-VALUES (?, ?, ?, ?, ?)
+VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (organization_id, request_id) DO UPDATE
 SET digest = excluded.digest, answer = excluded.answer, expire_time = excluded.expire_time;
 
 -- name: DeleteExpiredRequestIDs :exec
-DELETE FROM request_ids WHERE expire_time < ?;
+DELETE FROM request_ids WHERE expire_time < $1;
 
 -- name: InsertAudit :exec
 INSERT INTO audit_log (organization_id, time, user_id, token_id, action, resource, detail)
-VALUES (?, ?, ?, ?, ?, ?, ?);
+VALUES ($1, $2, $3, $4, $5, $6, $7);
 
 -- name: AuditLog :many
-SELECT * FROM audit_log WHERE organization_id = ? AND resource = ? ORDER BY audit_id;
+SELECT * FROM audit_log WHERE organization_id = $1 AND resource = $2 ORDER BY audit_id;

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
-	"github.com/sandbar-project/sandbar/internal/store/sqlite/db"
+	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
 )
 
 // InsertRunner implements fleet.Store.
@@ -20,7 +20,7 @@ func (s *Store) InsertRunner(ctx context.Context, wish fleet.NewRunner) (firstAn
 	if err != nil {
 		return nil, err
 	}
-	err = s.adding(ctx, "add runner", func(q *db.Queries) error {
+	err = s.adding(ctx, "add runner", organizationLock(record.OrganizationID), func(q *db.Queries) error {
 		firstAnswer, err = earlierAnswer(ctx, q, wish)
 		if firstAnswer != nil || err != nil {
 			return err
@@ -94,7 +94,8 @@ func runnerFits(ctx context.Context, q *db.Queries, record *fleet.RunnerRecord) 
 
 // Runner implements fleet.Store.
 func (s *Store) Runner(ctx context.Context, key gateway.RunnerKey) (*fleet.RunnerRecord, error) {
-	return findRunner(ctx, s.reader(), key)
+	found, err := findRunner(ctx, s.reader(), key)
+	return found, s.explain("read runner", err)
 }
 
 // Runners implements fleet.Store.
@@ -105,10 +106,10 @@ func (s *Store) Runners(ctx context.Context, query fleet.RunnerQuery) ([]*fleet.
 		ClusterID:      query.ClusterID,
 		Zone:           query.Zone,
 		RunnerGroupID:  query.RunnerGroupID,
-		Page:           int64(query.Limit),
+		Page:           int32(query.Limit),
 	})
 	if err != nil {
-		return nil, classify("list runners", err)
+		return nil, s.explain("list runners", err)
 	}
 	records := make([]*fleet.RunnerRecord, len(rows))
 	for i, row := range rows {
@@ -123,7 +124,7 @@ func (s *Store) Runners(ctx context.Context, query fleet.RunnerQuery) ([]*fleet.
 func (s *Store) RunnerKeys(ctx context.Context) ([]gateway.RunnerKey, error) {
 	rows, err := s.reader().RunnerKeys(ctx)
 	if err != nil {
-		return nil, classify("list runners", err)
+		return nil, s.explain("list runners", err)
 	}
 	keys := make([]gateway.RunnerKey, len(rows))
 	for i, row := range rows {
@@ -135,7 +136,7 @@ func (s *Store) RunnerKeys(ctx context.Context) ([]gateway.RunnerKey, error) {
 // ChangeRunner implements fleet.Store.
 func (s *Store) ChangeRunner(ctx context.Context, key gateway.RunnerKey, change func(*fleet.RunnerRecord) (*fleet.Write, error)) (*fleet.RunnerRecord, error) {
 	var record *fleet.RunnerRecord
-	err := s.transaction(ctx, "change runner", func(q *db.Queries) (err error) {
+	err := s.transaction(ctx, "change runner", runnerLock(key), func(q *db.Queries) (err error) {
 		if record, err = findRunner(ctx, q, key); err != nil {
 			return err
 		}
@@ -186,7 +187,7 @@ func (s *Store) ChangeRunner(ctx context.Context, key gateway.RunnerKey, change 
 
 // DeleteRunner implements fleet.Store.
 func (s *Store) DeleteRunner(ctx context.Context, key gateway.RunnerKey, uid string, audit fleet.AuditEntry) error {
-	return s.transaction(ctx, "delete runner", func(q *db.Queries) error {
+	return s.transaction(ctx, "delete runner", runnerLock(key), func(q *db.Queries) error {
 		deleted, err := q.DeleteRunner(ctx, db.DeleteRunnerParams{OrganizationID: key.OrganizationID, RunnerID: key.RunnerID, Uid: uid})
 		if err != nil || deleted == 0 {
 			return err
@@ -204,7 +205,7 @@ func (s *Store) Revision(ctx context.Context, key gateway.RunnerKey, number int3
 		return fleet.Revision{}, fleet.ErrRevisionNotFound
 	}
 	if err != nil {
-		return fleet.Revision{}, classify("read revision", err)
+		return fleet.Revision{}, s.explain("read revision", err)
 	}
 	deployment, err := decodeJSON(row.Deployment, &sandboxv1.DeploymentSpec{})
 	return fleet.Revision{
@@ -218,7 +219,7 @@ func (s *Store) Revision(ctx context.Context, key gateway.RunnerKey, number int3
 
 // DeleteExpiredRequests implements fleet.Store.
 func (s *Store) DeleteExpiredRequests(ctx context.Context, before time.Time) error {
-	return s.transaction(ctx, "forget request ids", func(q *db.Queries) error {
+	return s.transaction(ctx, "forget request ids", noLock, func(q *db.Queries) error {
 		return q.DeleteExpiredRequestIDs(ctx, encodeTime(before))
 	})
 }
@@ -245,7 +246,7 @@ func findRunner(ctx context.Context, q *db.Queries, key gateway.RunnerKey) (*fle
 		return nil, fleet.ErrRunnerNotFound
 	}
 	if err != nil {
-		return nil, classify("read runner", err)
+		return nil, err
 	}
 	return decodeRunner(row)
 }
