@@ -51,10 +51,38 @@ type Store struct {
 // (postgres://user@host:5432/name?sslmode=verify-full), and brings its schema
 // up to date. A database that another server uses is refused.
 func Open(ctx context.Context, databaseURL string, logger *slog.Logger) (*Store, error) {
+	config, handle, err := connect(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := own(ctx, handle)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open database %s on %s: %w", config.Database, config.Host, err), handle.Close())
+	}
+	if err := migrate(ctx, handle, logger); err != nil {
+		return nil, errors.Join(fmt.Errorf("bring the schema of database %s up to date: %w", config.Database, err), owner.Close(), handle.Close())
+	}
+	return &Store{Store: sqlstore.New(dialect(), handle, handle), handle: handle, owner: owner}, nil
+}
+
+// OpenBeside connects to a database that a server may use at the same time, to
+// read it as it is.
+func OpenBeside(ctx context.Context, databaseURL string) (*sqlstore.Store, error) {
+	config, handle, err := connect(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	if err := handle.PingContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database %s on %s: %w", config.Database, config.Host, err), handle.Close())
+	}
+	return sqlstore.New(dialect(), handle, handle), nil
+}
+
+func connect(databaseURL string) (*pgx.ConnConfig, *sql.DB, error) {
 	config, err := pgx.ParseConfig(databaseURL)
 	if err != nil {
 		// pgx leaves the password out of what it quotes.
-		return nil, fmt.Errorf("open database: %w", err)
+		return nil, nil, fmt.Errorf("open database: %w", err)
 	}
 	config.RuntimeParams["application_name"] = "sandbar"
 	config.RuntimeParams["synchronous_commit"] = "on"
@@ -65,14 +93,7 @@ func Open(ctx context.Context, databaseURL string, logger *slog.Logger) (*Store,
 	handle := stdlib.OpenDB(*config)
 	handle.SetMaxOpenConns(connections)
 	handle.SetMaxIdleConns(connections)
-	owner, err := own(ctx, handle)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open database %s on %s: %w", config.Database, config.Host, err), handle.Close())
-	}
-	if err := migrate(ctx, handle, logger); err != nil {
-		return nil, errors.Join(fmt.Errorf("bring the schema of database %s up to date: %w", config.Database, err), owner.Close(), handle.Close())
-	}
-	return &Store{Store: sqlstore.New(dialect(), handle, handle), handle: handle, owner: owner}, nil
+	return config, handle, nil
 }
 
 // own takes the database for this process. The lock ends with its connection;
@@ -143,7 +164,12 @@ func (s *Store) Close() error {
 }
 
 func dialect() sqlstore.Dialect {
-	return sqlstore.Dialect{Lock: lock, Refusal: refusal, OrderedJoin: "JOIN"}
+	return sqlstore.Dialect{
+		Lock:        lock,
+		Refusal:     refusal,
+		Snapshot:    sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
+		OrderedJoin: "JOIN",
+	}
 }
 
 // lock waits for a lock that ends with the transaction. Two keys of one hash

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/store/postgres"
 	"github.com/sandbar-project/sandbar/internal/store/postgrestest"
+	"github.com/sandbar-project/sandbar/internal/store/sqlite"
 	"github.com/sandbar-project/sandbar/internal/store/storetest"
 )
 
@@ -166,4 +168,26 @@ func TestAnUnreachableDatabaseIsNamedWithoutItsPassword(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "hidden") {
 		t.Errorf("Open = %v; want an error without the password", err)
 	}
+}
+
+func TestArchivesMoveBetweenTheDatabases(t *testing.T) {
+	server := postgrestest.Start(t)
+	remote := func(t *testing.T) storetest.ArchiveStore { return open(t, server.Database(t)) }
+	t.Run("PostgreSQL to PostgreSQL", func(t *testing.T) { storetest.Archives(t, remote, remote) })
+	t.Run("SQLite to PostgreSQL", func(t *testing.T) { storetest.Archives(t, embedded, remote) })
+	t.Run("PostgreSQL to SQLite", func(t *testing.T) { storetest.Archives(t, remote, embedded) })
+}
+
+func embedded(t *testing.T) storetest.ArchiveStore {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "sandbar.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return store
 }

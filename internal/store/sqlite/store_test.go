@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/store/sqlite"
 	"github.com/sandbar-project/sandbar/internal/store/storetest"
@@ -103,5 +104,29 @@ func TestDatabaseOpensAgainAsItWas(t *testing.T) {
 		if err := store.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestArchives(t *testing.T) {
+	storetest.Archives(t,
+		func(t *testing.T) storetest.ArchiveStore { return open(t) },
+		func(t *testing.T) storetest.ArchiveStore { return open(t) })
+}
+
+func TestADatabaseIsReadBesideItsServer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sandbar.db")
+	openFile(t, path)
+	beside, err := sqlite.OpenBeside(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := beside.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := beside.EnsureOrganization(t.Context(), auth.Organization{OrganizationID: "org", Name: "org"}); err == nil {
+		t.Error("it writes, too")
+	}
+	if err := beside.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -31,6 +31,8 @@ type Dialect struct {
 	// Refusal is what a caller is told of an error of the database that it can
 	// do something about; nil for every other error.
 	Refusal func(error) *apierr.Error
+	// Snapshot begins a transaction that reads what was committed at one instant.
+	Snapshot sql.TxOptions
 	// OrderedJoin joins two tables so that the answer comes in the order of the
 	// left one's index.
 	OrderedJoin string
