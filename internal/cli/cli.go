@@ -4,7 +4,7 @@
 // How answers look is decided in output, what a terminal can do in iostreams,
 // how the server is reached in client, how the process ends in invocation.
 // Commands know the API and nothing of what is behind it; only serve and dev
-// know how to start it. It must not import storage.
+// know how to start it, and what it keeps. It must not import storage.
 package cli
 
 import (
@@ -84,6 +84,8 @@ that run a process in a sandbox end with its code, see their own help.`,
 		token.New(call),
 		image.New(call),
 		serve.New(call),
+		serve.NewBackup(call),
+		serve.NewRestore(call),
 		dev.New(call),
 		newVersion(call),
 	)

@@ -121,7 +121,7 @@ func assemble(ctx context.Context, cfg Config, with parts) (_ *Server, err error
 	if s.url == "" {
 		s.url = baseURL(s.listener, s.tls != nil)
 	}
-	key, err := loadKey(filepath.Join(cfg.DataDir, "enrollment.key"))
+	key, err := loadKey(filepath.Join(cfg.DataDir, enrollmentKeyFile))
 	if err != nil {
 		return nil, err
 	}

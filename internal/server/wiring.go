@@ -19,6 +19,7 @@ import (
 	"github.com/sandbar-project/sandbar/internal/runner"
 	"github.com/sandbar-project/sandbar/internal/store/postgres"
 	"github.com/sandbar-project/sandbar/internal/store/sqlite"
+	"github.com/sandbar-project/sandbar/internal/store/sqlstore"
 )
 
 // Store is where a server keeps everything.
@@ -29,6 +30,8 @@ type Store interface {
 	gateway.Store
 	// Ready answers nil when the store can be read.
 	Ready(context.Context) error
+	// Import fills an empty store with what an export has written.
+	Import(ctx context.Context, from io.Reader, accept func(sqlstore.Header) error) (rows int64, err error)
 	io.Closer
 }
 
@@ -42,7 +45,7 @@ func openStore(ctx context.Context, cfg Config) (Store, error) {
 		}
 		return store, nil
 	}
-	store, err := sqlite.Open(ctx, filepath.Join(cfg.DataDir, "sandbar.db"), cfg.Logger)
+	store, err := sqlite.Open(ctx, filepath.Join(cfg.DataDir, databaseFile), cfg.Logger)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,13 @@
-// Package serve is `sandbar serve` and `sandbar runner serve`: the processes
-// that run for long.
+// Package serve is `sandbar serve` and `sandbar runner serve`, the processes
+// that run for long, and `sandbar backup` and `sandbar restore` of what the
+// server keeps.
 package serve
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/url"
@@ -13,6 +15,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sandbar-project/sandbar/internal/auth"
@@ -55,7 +58,7 @@ they are: the next start finds them.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&options.Server.DataDir, "data-dir", "", "directory for the embedded database, keys and runners (required)")
-	flags.StringVar(&options.Server.DatabaseURL, "database-url", "", "PostgreSQL database, postgres://user@host/name (default: $"+databaseVariable+", else a database in --data-dir)")
+	addDatabaseFlag(flags, &options.Server.DatabaseURL)
 	flags.StringVar(&options.Server.Listen, "listen", "127.0.0.1:8080", "address of the one port")
 	flags.StringVar(&options.Server.TLSCertFile, "tls-cert", "", "certificate chain, in PEM")
 	flags.StringVar(&options.Server.TLSKeyFile, "tls-key", "", "its private key, in PEM")
@@ -79,7 +82,7 @@ func Run(ctx context.Context, call *invocation.Invocation, options Options) erro
 		return invocation.Usagef("--data-dir is missing: the server keeps its database there")
 	}
 	config := options.Server
-	if err := setDatabase(&config, os.Getenv); err != nil {
+	if err := setDatabase(&config.DatabaseURL, call.Getenv); err != nil {
 		return err
 	}
 	config.Version = call.Version
@@ -110,15 +113,20 @@ func Run(ctx context.Context, call *invocation.Invocation, options Options) erro
 // databaseVariable is where a URL with a password belongs.
 const databaseVariable = "SANDBAR_DATABASE_URL"
 
+func addDatabaseFlag(flags *pflag.FlagSet, databaseURL *string) {
+	flags.StringVar(databaseURL, "database-url", "",
+		"PostgreSQL database, postgres://user@host/name (default: $"+databaseVariable+", else a database in --data-dir)")
+}
+
 // setDatabase refuses a password on the command line, which every process of
 // the machine can read, and takes the URL from the environment where there is
 // no flag.
-func setDatabase(config *server.Config, getenv func(string) string) error {
-	if config.DatabaseURL == "" {
-		config.DatabaseURL = getenv(databaseVariable)
+func setDatabase(databaseURL *string, getenv func(string) string) error {
+	if *databaseURL == "" {
+		*databaseURL = getenv(databaseVariable)
 		return nil
 	}
-	parsed, err := url.Parse(config.DatabaseURL)
+	parsed, err := url.Parse(*databaseURL)
 	if err != nil || (parsed.Scheme != "postgres" && parsed.Scheme != "postgresql") {
 		return invocation.Usagef("--database-url: expected postgres://user@host:port/database")
 	}
@@ -147,19 +155,29 @@ func bootstrap(ctx context.Context, srv *server.Server, options Options) error {
 	if err != nil {
 		return fmt.Errorf("issue the administrator's token: %w", err)
 	}
-	// As a whole or not at all: after a crash, an empty file would stand in the
-	// way of the next start.
-	file, err := os.CreateTemp(filepath.Dir(options.AdminTokenFile), ".token-*")
+	err = writeWhole(options.AdminTokenFile, func(file io.Writer) error {
+		_, err := fmt.Fprintln(file, secret.Reveal())
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("write the administrator's token: %w", err)
 	}
-	_, err = fmt.Fprintln(file, secret.Reveal())
-	err = errors.Join(err, file.Sync(), file.Close())
+	return nil
+}
+
+// writeWhole writes a file for its owner only, as a whole or not at all: after
+// a crash, half a file would stand in the way of the next attempt.
+func writeWhole(path string, write func(io.Writer) error) error {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(file), file.Sync(), file.Close())
 	if err == nil {
-		err = os.Rename(file.Name(), options.AdminTokenFile)
+		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("write the administrator's token: %w", errors.Join(err, os.Remove(file.Name())))
+		return errors.Join(err, os.Remove(file.Name()))
 	}
 	return nil
 }
