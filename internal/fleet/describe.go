@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"context"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -10,32 +9,8 @@ import (
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 )
 
-// read completes a record with what is kept elsewhere. clusterNames may be
-// nil; it then reads the one it needs.
-func (m *Management) read(ctx context.Context, record *RunnerRecord, clusterNames map[string]string) (*sandboxv1.ManagedRunner, error) {
-	name, known := clusterNames[record.ClusterID]
-	if !known {
-		cluster, err := m.cfg.Store.Cluster(ctx, record.OrganizationID, record.ClusterID)
-		if err != nil {
-			return nil, err
-		}
-		name = cluster.Name
-	}
-	target, err := m.cfg.Store.Revision(ctx, record.RunnerKey, record.TargetRevision)
-	if err != nil {
-		return nil, err
-	}
-	active := target
-	if record.ActiveRevision != 0 && record.ActiveRevision != record.TargetRevision {
-		if active, err = m.cfg.Store.Revision(ctx, record.RunnerKey, record.ActiveRevision); err != nil {
-			return nil, err
-		}
-	}
-	return m.describe(record, name, target, active), nil
-}
-
 // describe is the runner as the API tells it: the wish, and what was observed.
-func (m *Management) describe(record *RunnerRecord, clusterName string, target, active Revision) *sandboxv1.ManagedRunner {
+func (m *Management) describe(record *RunnerRecord) *sandboxv1.ManagedRunner {
 	heartbeat := m.registry.lastHeartbeat(record.RunnerKey)
 	if heartbeat.Before(record.LastHeartbeatTime) {
 		heartbeat = record.LastHeartbeatTime
@@ -46,31 +21,29 @@ func (m *Management) describe(record *RunnerRecord, clusterName string, target, 
 			RunnerGroupId: record.RunnerGroupID,
 			Zone:          record.Zone,
 			ClusterId:     record.ClusterID,
-			ClusterName:   clusterName,
+			ClusterName:   record.ClusterName,
 		},
-		DisplayName:       record.DisplayName,
-		Spec:              proto.Clone(record.Spec).(*sandboxv1.ManagedRunnerSpec),
-		Etag:              record.ETag,
-		InstallStatus:     installStatus(record.Phase),
-		ConnectionStatus:  sandboxv1.RunnerConnectionStatus_RUNNER_CONNECTION_STATUS_DISCONNECTED,
-		ActiveRevision:    record.ActiveRevision,
-		TargetRevision:    record.TargetRevision,
-		UpdateAvailable:   target.Version != m.cfg.Release.Version,
-		RolloutInProgress: record.TargetRevision > record.ActiveRevision,
-		DeploymentSpec:    masked(withGateway(target.Deployment, m.cfg.GatewayServer)),
-		InstallError:      record.InstallError,
-		DataPlaneStatus:   dataPlaneStatus(record.Spec.GetDataPlane()),
-		CreateTime:        timestamppb.New(record.CreateTime),
-		UpdateTime:        timestamppb.New(record.UpdateTime),
-		LastHeartbeatTime: optionalTimestamp(heartbeat),
+		DisplayName:         record.DisplayName,
+		Spec:                proto.Clone(record.Spec).(*sandboxv1.ManagedRunnerSpec),
+		Etag:                record.ETag,
+		InstallStatus:       installStatus(record.Phase),
+		ConnectionStatus:    sandboxv1.RunnerConnectionStatus_RUNNER_CONNECTION_STATUS_DISCONNECTED,
+		ActiveRevision:      record.ActiveRevision,
+		ActiveConfigVersion: record.ActiveVersion,
+		TargetRevision:      record.TargetRevision,
+		UpdateAvailable:     record.Target.Version != m.cfg.Release.Version,
+		RolloutInProgress:   record.TargetRevision > record.ActiveRevision,
+		DeploymentSpec:      masked(withGateway(record.Target.Deployment, m.cfg.GatewayServer)),
+		InstallError:        record.InstallError,
+		DataPlaneStatus:     dataPlaneStatus(record.Spec.GetDataPlane()),
+		CreateTime:          timestamppb.New(record.CreateTime),
+		UpdateTime:          timestamppb.New(record.UpdateTime),
+		LastHeartbeatTime:   optionalTimestamp(heartbeat),
 
 		NotApplicableOverrides: m.registry.notApplicable(record.RunnerKey),
 	}
 	if record.Policy != nil {
 		runner.Policy = proto.Clone(record.Policy).(*sandboxv1.Policy)
-	}
-	if record.ActiveRevision != 0 {
-		runner.ActiveConfigVersion = active.Version
 	}
 	if m.registry.connected(record.RunnerKey) {
 		runner.ConnectionStatus = sandboxv1.RunnerConnectionStatus_RUNNER_CONNECTION_STATUS_CONNECTED

@@ -71,7 +71,8 @@ func (m *Management) CreateManagedRunner(ctx context.Context, req *sandboxv1.Cre
 			return nil, err
 		}
 	}
-	answer := m.describe(record, cluster.Name, revision, revision)
+	record.Reading = Reading{ClusterName: cluster.Name, Target: revision}
+	answer := m.describe(record)
 	encoded, err := proto.Marshal(answer)
 	if err != nil {
 		return nil, fmt.Errorf("encode the answer: %w", err)
@@ -157,7 +158,7 @@ func (m *Management) GetManagedRunner(ctx context.Context, req *sandboxv1.GetMan
 	if err != nil {
 		return nil, m.explain(err, &RunnerRecord{RunnerKey: key})
 	}
-	return m.read(ctx, record, nil)
+	return m.describe(record), nil
 }
 
 // ListManagedRunners implements RunnerManagementService.
@@ -190,15 +191,13 @@ func (m *Management) ListManagedRunners(ctx context.Context, req *sandboxv1.List
 		}
 		query.AfterRunnerID = string(after)
 	}
-	clusters, err := m.cfg.Store.Clusters(ctx, caller.OrganizationID)
-	if err != nil {
-		return nil, err
-	}
-	names := map[string]string{}
-	for _, cluster := range clusters {
-		names[cluster.ClusterID] = cluster.Name
-		if cluster.Name == req.GetClusterId() {
+	if query.ClusterID != "" {
+		cluster, err := m.cfg.Store.Cluster(ctx, caller.OrganizationID, req.GetClusterId())
+		switch {
+		case err == nil:
 			query.ClusterID = cluster.ClusterID
+		case !errors.Is(err, ErrClusterNotFound):
+			return nil, err
 		}
 	}
 	page := query.Limit
@@ -213,11 +212,7 @@ func (m *Management) ListManagedRunners(ctx context.Context, req *sandboxv1.List
 		response.NextPageToken = list.Token([]byte(records[page-1].RunnerID))
 	}
 	for _, record := range records {
-		runner, err := m.read(ctx, record, names)
-		if err != nil {
-			return nil, err
-		}
-		response.ManagedRunners = append(response.ManagedRunners, runner)
+		response.ManagedRunners = append(response.ManagedRunners, m.describe(record))
 	}
 	return response, nil
 }
@@ -234,13 +229,13 @@ func (m *Management) UpdateManagedRunner(ctx context.Context, req *sandboxv1.Upd
 	}
 	key := gateway.RunnerKey{OrganizationID: caller.OrganizationID, RunnerID: req.GetRunnerId()}
 	record, err := m.registry.change(ctx, key, func(record *RunnerRecord) (*Write, error) {
-		return m.update(ctx, caller, record, req.GetManagedRunner(), paths)
+		return m.update(caller, record, req.GetManagedRunner(), paths)
 	})
 	if err != nil {
 		return nil, m.explain(err, &RunnerRecord{RunnerKey: key})
 	}
 	m.wake(key)
-	return m.read(ctx, record, nil)
+	return m.describe(record), nil
 }
 
 // validateUpdate answers the paths to change.
@@ -268,7 +263,7 @@ func (m *Management) validateUpdate(req *sandboxv1.UpdateManagedRunnerRequest) (
 }
 
 // update edits the record inside of the transaction.
-func (m *Management) update(ctx context.Context, caller auth.Principal, record *RunnerRecord, body *sandboxv1.ManagedRunner, paths []string) (*Write, error) {
+func (m *Management) update(caller auth.Principal, record *RunnerRecord, body *sandboxv1.ManagedRunner, paths []string) (*Write, error) {
 	if record.Phase.deleting() {
 		return nil, apierr.New(apierr.RunnerDeleting, "runner %q is being deleted and cannot be changed; wait until it is gone and create another", record.RunnerID)
 	}
@@ -301,24 +296,19 @@ func (m *Management) update(ctx context.Context, caller auth.Principal, record *
 	record.UpdateTime = now
 	entry := m.audit(caller, "UpdateManagedRunner", record.RunnerID, map[string]any{"update_mask": paths})
 	write := &Write{Audit: &entry}
-	var err error
-	write.Revision, err = m.revise(ctx, record, before.Spec, caller.UserID, now)
-	return write, err
+	write.Revision = m.revise(record, before.Spec, caller.UserID, now)
+	return write, nil
 }
 
 // revise makes the next revision when the deployment has changed.
-func (m *Management) revise(ctx context.Context, record *RunnerRecord, before *sandboxv1.ManagedRunnerSpec, author string, now time.Time) (*Revision, error) {
+func (m *Management) revise(record *RunnerRecord, before *sandboxv1.ManagedRunnerSpec, author string, now time.Time) *Revision {
 	deployment := resolveDeployment(m.cfg.Release, record.Spec.GetOverrides())
 	if proto.Equal(deployment, resolveDeployment(m.cfg.Release, before.GetOverrides())) {
-		return nil, nil
-	}
-	current, err := m.cfg.Store.Revision(ctx, record.RunnerKey, record.TargetRevision)
-	if err != nil {
-		return nil, err
+		return nil
 	}
 	// An edit keeps the version: updates have a method and windows of their own.
-	deployment.Image = current.Deployment.GetImage()
-	return retarget(record, Revision{Version: current.Version, Deployment: deployment, CreateTime: now, Author: author}, now), nil
+	deployment.Image = record.Target.Deployment.GetImage()
+	return retarget(record, Revision{Version: record.Target.Version, Deployment: deployment, CreateTime: now, Author: author}, now)
 }
 
 // retarget numbers the revision and makes it the target.
@@ -369,22 +359,21 @@ func (m *Management) ApplyAvailableUpdate(ctx context.Context, req *sandboxv1.Ap
 	}
 	key := gateway.RunnerKey{OrganizationID: caller.OrganizationID, RunnerID: req.GetRunnerId()}
 	record, err := m.registry.change(ctx, key, func(record *RunnerRecord) (*Write, error) {
-		return m.applyUpdate(ctx, caller, record)
+		return m.applyUpdate(caller, record)
 	})
 	if err != nil {
 		return nil, m.explain(err, &RunnerRecord{RunnerKey: key})
 	}
 	m.wake(key)
-	return m.read(ctx, record, nil)
+	return m.describe(record), nil
 }
 
-func (m *Management) applyUpdate(ctx context.Context, caller auth.Principal, record *RunnerRecord) (*Write, error) {
+func (m *Management) applyUpdate(caller auth.Principal, record *RunnerRecord) (*Write, error) {
 	if record.Phase.deleting() {
 		return nil, apierr.New(apierr.RunnerDeleting, "runner %q is being deleted and cannot be updated", record.RunnerID)
 	}
-	current, err := m.cfg.Store.Revision(ctx, record.RunnerKey, record.TargetRevision)
-	if err != nil || current.Version == m.cfg.Release.Version {
-		return nil, err
+	if record.Target.Version == m.cfg.Release.Version {
+		return nil, nil
 	}
 	now := m.cfg.Now()
 	if exclusion := maintenance.Excluded(record.Spec.GetMaintenancePolicy(), now); exclusion != nil {

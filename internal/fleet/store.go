@@ -77,6 +77,20 @@ type RunnerRecord struct {
 	// LastHeartbeatTime lags behind what the registry knows; zero when there
 	// was none.
 	LastHeartbeatTime time.Time
+
+	// Reading is what a store reads with the rest, and does not write with it.
+	Reading
+}
+
+// Reading is what is kept elsewhere of a runner, as of the instant that its
+// record was read.
+type Reading struct {
+	ClusterName string
+	// Target is the revision TargetRevision.
+	Target Revision
+	// ActiveVersion is the version of the revision ActiveRevision; empty when
+	// none serves.
+	ActiveVersion string
 }
 
 // Revision is one resolved deployment of a runner. It is never edited.

@@ -72,12 +72,12 @@ func earlierAnswer(ctx context.Context, q *db.Queries, wish fleet.NewRunner) ([]
 
 // runnerFits checks that the id and the cluster are free.
 func runnerFits(ctx context.Context, q *db.Queries, record *fleet.RunnerRecord) error {
-	_, err := q.Runner(ctx, db.RunnerParams{OrganizationID: record.OrganizationID, RunnerID: record.RunnerID})
-	if err == nil {
-		return fleet.ErrRunnerExists
-	}
-	if !errors.Is(err, sql.ErrNoRows) {
+	taken, err := q.RunnerExists(ctx, db.RunnerExistsParams{OrganizationID: record.OrganizationID, RunnerID: record.RunnerID})
+	if err != nil {
 		return err
+	}
+	if taken > 0 {
+		return fleet.ErrRunnerExists
 	}
 	cluster, err := findCluster(ctx, q, record.OrganizationID, record.ClusterID)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Store) Runners(ctx context.Context, query fleet.RunnerQuery) ([]*fleet.
 	}
 	records := make([]*fleet.RunnerRecord, len(rows))
 	for i, row := range rows {
-		if records[i], err = decodeRunner(row); err != nil {
+		if records[i], err = decodeRunner(db.RunnerRow(row)); err != nil {
 			return nil, err
 		}
 	}
@@ -175,9 +175,12 @@ func (s *Store) ChangeRunner(ctx context.Context, key gateway.RunnerKey, change 
 			}
 		}
 		if write.Audit != nil {
-			return insertAudit(ctx, q, *write.Audit)
+			if err := insertAudit(ctx, q, *write.Audit); err != nil {
+				return err
+			}
 		}
-		return nil
+		record, err = findRunner(ctx, q, key)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -207,6 +210,10 @@ func (s *Store) Revision(ctx context.Context, key gateway.RunnerKey, number int3
 	if err != nil {
 		return fleet.Revision{}, s.explain("read revision", err)
 	}
+	return decodeRevision(row)
+}
+
+func decodeRevision(row db.RunnerRevision) (fleet.Revision, error) {
 	deployment, err := decodeJSON(row.Deployment, &sandboxv1.DeploymentSpec{})
 	return fleet.Revision{
 		Number:     int32(row.Revision),
@@ -288,7 +295,12 @@ func encodeRunner(record *fleet.RunnerRecord) (db.ManagedRunner, error) {
 	}, nil
 }
 
-func decodeRunner(row db.ManagedRunner) (*fleet.RunnerRecord, error) {
+func decodeRunner(found db.RunnerRow) (*fleet.RunnerRecord, error) {
+	row := found.ManagedRunner
+	target, err := decodeRevision(found.RunnerRevision)
+	if err != nil {
+		return nil, err
+	}
 	spec, err := decodeJSON(row.Spec, &sandboxv1.ManagedRunnerSpec{})
 	if err != nil {
 		return nil, err
@@ -321,5 +333,6 @@ func decodeRunner(row db.ManagedRunner) (*fleet.RunnerRecord, error) {
 		CreateTime:        decodeTime(row.CreateTime),
 		UpdateTime:        decodeTime(row.UpdateTime),
 		LastHeartbeatTime: decodeOptionalTime(row.LastHeartbeatTime),
+		Reading:           fleet.Reading{ClusterName: found.ClusterName, Target: target, ActiveVersion: found.ActiveVersion},
 	}, nil
 }

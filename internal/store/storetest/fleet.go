@@ -456,6 +456,7 @@ func runner(runnerID, clusterID string) *fleet.RunnerRecord {
 		TargetRevision: 1,
 		CreateTime:     epoch,
 		UpdateTime:     epoch,
+		Reading:        fleet.Reading{ClusterName: "name-" + clusterID, Target: revisionOne()},
 	}
 }
 

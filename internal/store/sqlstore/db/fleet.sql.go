@@ -490,7 +490,14 @@ func (q *Queries) Revision(ctx context.Context, arg RevisionParams) (RunnerRevis
 }
 
 const runner = `-- name: Runner :one
-SELECT organization_id, runner_id, uid, cluster_id, zone, runner_group_id, display_name, spec, policy, etag, phase, phase_time, rollout_time, latest_revision, target_revision, active_revision, install_error, create_time, update_time, last_heartbeat_time FROM managed_runners WHERE organization_id = $1 AND runner_id = $2
+SELECT r.organization_id, r.runner_id, r.uid, r.cluster_id, r.zone, r.runner_group_id, r.display_name, r.spec, r.policy, r.etag, r.phase, r.phase_time, r.rollout_time, r.latest_revision, r.target_revision, r.active_revision, r.install_error, r.create_time, r.update_time, r.last_heartbeat_time, c.name AS cluster_name, target.organization_id, target.runner_id, target.revision, target.version, target.deployment, target.author, target.create_time, cast(coalesce(active.version, '') AS text) AS active_version
+FROM managed_runners r
+JOIN clusters c ON c.organization_id = r.organization_id AND c.cluster_id = r.cluster_id
+JOIN runner_revisions target
+    ON target.organization_id = r.organization_id AND target.runner_id = r.runner_id AND target.revision = r.target_revision
+LEFT JOIN runner_revisions active
+    ON active.organization_id = r.organization_id AND active.runner_id = r.runner_id AND active.revision = r.active_revision
+WHERE r.organization_id = $1 AND r.runner_id = $2
 `
 
 type RunnerParams struct {
@@ -498,32 +505,64 @@ type RunnerParams struct {
 	RunnerID       string
 }
 
-func (q *Queries) Runner(ctx context.Context, arg RunnerParams) (ManagedRunner, error) {
+type RunnerRow struct {
+	ManagedRunner  ManagedRunner
+	ClusterName    string
+	RunnerRevision RunnerRevision
+	ActiveVersion  string
+}
+
+func (q *Queries) Runner(ctx context.Context, arg RunnerParams) (RunnerRow, error) {
 	row := q.db.QueryRowContext(ctx, runner, arg.OrganizationID, arg.RunnerID)
-	var i ManagedRunner
+	var i RunnerRow
 	err := row.Scan(
-		&i.OrganizationID,
-		&i.RunnerID,
-		&i.Uid,
-		&i.ClusterID,
-		&i.Zone,
-		&i.RunnerGroupID,
-		&i.DisplayName,
-		&i.Spec,
-		&i.Policy,
-		&i.Etag,
-		&i.Phase,
-		&i.PhaseTime,
-		&i.RolloutTime,
-		&i.LatestRevision,
-		&i.TargetRevision,
-		&i.ActiveRevision,
-		&i.InstallError,
-		&i.CreateTime,
-		&i.UpdateTime,
-		&i.LastHeartbeatTime,
+		&i.ManagedRunner.OrganizationID,
+		&i.ManagedRunner.RunnerID,
+		&i.ManagedRunner.Uid,
+		&i.ManagedRunner.ClusterID,
+		&i.ManagedRunner.Zone,
+		&i.ManagedRunner.RunnerGroupID,
+		&i.ManagedRunner.DisplayName,
+		&i.ManagedRunner.Spec,
+		&i.ManagedRunner.Policy,
+		&i.ManagedRunner.Etag,
+		&i.ManagedRunner.Phase,
+		&i.ManagedRunner.PhaseTime,
+		&i.ManagedRunner.RolloutTime,
+		&i.ManagedRunner.LatestRevision,
+		&i.ManagedRunner.TargetRevision,
+		&i.ManagedRunner.ActiveRevision,
+		&i.ManagedRunner.InstallError,
+		&i.ManagedRunner.CreateTime,
+		&i.ManagedRunner.UpdateTime,
+		&i.ManagedRunner.LastHeartbeatTime,
+		&i.ClusterName,
+		&i.RunnerRevision.OrganizationID,
+		&i.RunnerRevision.RunnerID,
+		&i.RunnerRevision.Revision,
+		&i.RunnerRevision.Version,
+		&i.RunnerRevision.Deployment,
+		&i.RunnerRevision.Author,
+		&i.RunnerRevision.CreateTime,
+		&i.ActiveVersion,
 	)
 	return i, err
+}
+
+const runnerExists = `-- name: RunnerExists :one
+SELECT count(*) FROM managed_runners WHERE organization_id = $1 AND runner_id = $2
+`
+
+type RunnerExistsParams struct {
+	OrganizationID string
+	RunnerID       string
+}
+
+func (q *Queries) RunnerExists(ctx context.Context, arg RunnerExistsParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, runnerExists, arg.OrganizationID, arg.RunnerID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const runnerKeys = `-- name: RunnerKeys :many
@@ -575,13 +614,19 @@ func (q *Queries) RunnerOnCluster(ctx context.Context, arg RunnerOnClusterParams
 }
 
 const runners = `-- name: Runners :many
-SELECT organization_id, runner_id, uid, cluster_id, zone, runner_group_id, display_name, spec, policy, etag, phase, phase_time, rollout_time, latest_revision, target_revision, active_revision, install_error, create_time, update_time, last_heartbeat_time FROM managed_runners
-WHERE organization_id = $1
-    AND runner_id > $2
-    AND ($3 = '' OR cluster_id = $3)
-    AND ($4 = '' OR zone = $4)
-    AND ($5 = '' OR runner_group_id = $5)
-ORDER BY runner_id
+SELECT r.organization_id, r.runner_id, r.uid, r.cluster_id, r.zone, r.runner_group_id, r.display_name, r.spec, r.policy, r.etag, r.phase, r.phase_time, r.rollout_time, r.latest_revision, r.target_revision, r.active_revision, r.install_error, r.create_time, r.update_time, r.last_heartbeat_time, c.name AS cluster_name, target.organization_id, target.runner_id, target.revision, target.version, target.deployment, target.author, target.create_time, cast(coalesce(active.version, '') AS text) AS active_version
+FROM managed_runners r
+JOIN clusters c ON c.organization_id = r.organization_id AND c.cluster_id = r.cluster_id
+JOIN runner_revisions target
+    ON target.organization_id = r.organization_id AND target.runner_id = r.runner_id AND target.revision = r.target_revision
+LEFT JOIN runner_revisions active
+    ON active.organization_id = r.organization_id AND active.runner_id = r.runner_id AND active.revision = r.active_revision
+WHERE r.organization_id = $1
+    AND r.runner_id > $2
+    AND ($3 = '' OR r.cluster_id = $3)
+    AND ($4 = '' OR r.zone = $4)
+    AND ($5 = '' OR r.runner_group_id = $5)
+ORDER BY r.runner_id
 LIMIT $6
 `
 
@@ -594,7 +639,14 @@ type RunnersParams struct {
 	Page           int32
 }
 
-func (q *Queries) Runners(ctx context.Context, arg RunnersParams) ([]ManagedRunner, error) {
+type RunnersRow struct {
+	ManagedRunner  ManagedRunner
+	ClusterName    string
+	RunnerRevision RunnerRevision
+	ActiveVersion  string
+}
+
+func (q *Queries) Runners(ctx context.Context, arg RunnersParams) ([]RunnersRow, error) {
 	rows, err := q.db.QueryContext(ctx, runners,
 		arg.OrganizationID,
 		arg.AfterRunnerID,
@@ -607,30 +659,39 @@ func (q *Queries) Runners(ctx context.Context, arg RunnersParams) ([]ManagedRunn
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ManagedRunner
+	var items []RunnersRow
 	for rows.Next() {
-		var i ManagedRunner
+		var i RunnersRow
 		if err := rows.Scan(
-			&i.OrganizationID,
-			&i.RunnerID,
-			&i.Uid,
-			&i.ClusterID,
-			&i.Zone,
-			&i.RunnerGroupID,
-			&i.DisplayName,
-			&i.Spec,
-			&i.Policy,
-			&i.Etag,
-			&i.Phase,
-			&i.PhaseTime,
-			&i.RolloutTime,
-			&i.LatestRevision,
-			&i.TargetRevision,
-			&i.ActiveRevision,
-			&i.InstallError,
-			&i.CreateTime,
-			&i.UpdateTime,
-			&i.LastHeartbeatTime,
+			&i.ManagedRunner.OrganizationID,
+			&i.ManagedRunner.RunnerID,
+			&i.ManagedRunner.Uid,
+			&i.ManagedRunner.ClusterID,
+			&i.ManagedRunner.Zone,
+			&i.ManagedRunner.RunnerGroupID,
+			&i.ManagedRunner.DisplayName,
+			&i.ManagedRunner.Spec,
+			&i.ManagedRunner.Policy,
+			&i.ManagedRunner.Etag,
+			&i.ManagedRunner.Phase,
+			&i.ManagedRunner.PhaseTime,
+			&i.ManagedRunner.RolloutTime,
+			&i.ManagedRunner.LatestRevision,
+			&i.ManagedRunner.TargetRevision,
+			&i.ManagedRunner.ActiveRevision,
+			&i.ManagedRunner.InstallError,
+			&i.ManagedRunner.CreateTime,
+			&i.ManagedRunner.UpdateTime,
+			&i.ManagedRunner.LastHeartbeatTime,
+			&i.ClusterName,
+			&i.RunnerRevision.OrganizationID,
+			&i.RunnerRevision.RunnerID,
+			&i.RunnerRevision.Revision,
+			&i.RunnerRevision.Version,
+			&i.RunnerRevision.Deployment,
+			&i.RunnerRevision.Author,
+			&i.RunnerRevision.CreateTime,
+			&i.ActiveVersion,
 		); err != nil {
 			return nil, err
 		}

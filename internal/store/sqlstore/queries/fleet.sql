@@ -44,17 +44,33 @@ SET runner_group_id = $1, display_name = $2, spec = $3, policy = $4, etag = $5, 
     update_time = $13, last_heartbeat_time = $14
 WHERE organization_id = $15 AND runner_id = $16;
 
+-- name: RunnerExists :one
+SELECT count(*) FROM managed_runners WHERE organization_id = $1 AND runner_id = $2;
+
 -- name: Runner :one
-SELECT * FROM managed_runners WHERE organization_id = $1 AND runner_id = $2;
+SELECT sqlc.embed(r), c.name AS cluster_name, sqlc.embed(target), cast(coalesce(active.version, '') AS text) AS active_version
+FROM managed_runners r
+JOIN clusters c ON c.organization_id = r.organization_id AND c.cluster_id = r.cluster_id
+JOIN runner_revisions target
+    ON target.organization_id = r.organization_id AND target.runner_id = r.runner_id AND target.revision = r.target_revision
+LEFT JOIN runner_revisions active
+    ON active.organization_id = r.organization_id AND active.runner_id = r.runner_id AND active.revision = r.active_revision
+WHERE r.organization_id = $1 AND r.runner_id = $2;
 
 -- name: Runners :many
-SELECT * FROM managed_runners
-WHERE organization_id = sqlc.arg(organization_id)
-    AND runner_id > sqlc.arg(after_runner_id)
-    AND (sqlc.arg(cluster_id) = '' OR cluster_id = sqlc.arg(cluster_id))
-    AND (sqlc.arg(zone) = '' OR zone = sqlc.arg(zone))
-    AND (sqlc.arg(runner_group_id) = '' OR runner_group_id = sqlc.arg(runner_group_id))
-ORDER BY runner_id
+SELECT sqlc.embed(r), c.name AS cluster_name, sqlc.embed(target), cast(coalesce(active.version, '') AS text) AS active_version
+FROM managed_runners r
+JOIN clusters c ON c.organization_id = r.organization_id AND c.cluster_id = r.cluster_id
+JOIN runner_revisions target
+    ON target.organization_id = r.organization_id AND target.runner_id = r.runner_id AND target.revision = r.target_revision
+LEFT JOIN runner_revisions active
+    ON active.organization_id = r.organization_id AND active.runner_id = r.runner_id AND active.revision = r.active_revision
+WHERE r.organization_id = sqlc.arg(organization_id)
+    AND r.runner_id > sqlc.arg(after_runner_id)
+    AND (sqlc.arg(cluster_id) = '' OR r.cluster_id = sqlc.arg(cluster_id))
+    AND (sqlc.arg(zone) = '' OR r.zone = sqlc.arg(zone))
+    AND (sqlc.arg(runner_group_id) = '' OR r.runner_group_id = sqlc.arg(runner_group_id))
+ORDER BY r.runner_id
 LIMIT sqlc.arg(page);
 
 -- name: RunnerKeys :many
