@@ -13,16 +13,17 @@ import (
 	"github.com/sandbar-project/sandbar/internal/apierr"
 )
 
-// titles are the summaries of errors by their code. What breaks a rule of one
-// field is titled by that field instead.
+// titles are the summaries of errors by their code, in the words of the
+// published provider. What breaks a rule of one field is titled by that field
+// instead.
 var titles = map[connect.Code]string{
 	connect.CodeCanceled:           "Cancelled",
-	connect.CodeInvalidArgument:    "Invalid Request",
+	connect.CodeInvalidArgument:    "Bad Request",
 	connect.CodeDeadlineExceeded:   "Deadline Exceeded",
 	connect.CodeNotFound:           "Not Found",
 	connect.CodeAlreadyExists:      "Already Exists",
-	connect.CodePermissionDenied:   "Permission Denied",
-	connect.CodeResourceExhausted:  "Resource Exhausted",
+	connect.CodePermissionDenied:   "Unauthorized",
+	connect.CodeResourceExhausted:  "Quota Exceeded",
 	connect.CodeFailedPrecondition: "Failed Precondition",
 	connect.CodeAborted:            "Aborted",
 	connect.CodeOutOfRange:         "Out of Range",

@@ -186,7 +186,7 @@ func TestEveryViolationBecomesADiagnosticThatNamesItsAttribute(t *testing.T) {
 		diag.NewAttributeErrorDiagnostic(path.Root("zone"), "Missing zone", "zone: is required: the zone of the cluster"+reason),
 		diag.NewAttributeErrorDiagnostic(cron, "Invalid spec.maintenance_policy.windows[0].cron",
 			`spec.maintenance_policy.windows[0].cron: "0 25 * * *" has a wrong hour`+reason),
-		diag.NewErrorDiagnostic("Invalid Request", "update_mask: is empty"+reason),
+		diag.NewErrorDiagnostic("Bad Request", "update_mask: is empty"+reason),
 	}
 	if got := testResource().explain(err); !got.Equal(want) {
 		t.Errorf("got %v\nwant %v", got, want)
@@ -196,8 +196,8 @@ func TestEveryViolationBecomesADiagnosticThatNamesItsAttribute(t *testing.T) {
 func TestErrorsAreTitledByTheirCode(t *testing.T) {
 	for reason, want := range map[apierr.Reason]string{
 		apierr.RunnerNotFound: "Not Found", apierr.ClusterTaken: "Already Exists", apierr.ETagMismatch: "Failed Precondition",
-		apierr.Unauthenticated: "Unauthenticated", apierr.PermissionDenied: "Permission Denied", apierr.StorageFull: "Resource Exhausted",
-		apierr.Internal: "Internal Error", apierr.InvalidRequest: "Invalid Request", apierr.NotImplemented: "Not Implemented",
+		apierr.Unauthenticated: "Unauthenticated", apierr.PermissionDenied: "Unauthorized", apierr.StorageFull: "Quota Exceeded",
+		apierr.Internal: "Internal Error", apierr.InvalidRequest: "Bad Request", apierr.NotImplemented: "Not Implemented",
 		apierr.BackendUnavailable: "Unavailable", apierr.CommandTimeout: "Deadline Exceeded", apierr.FileTooLarge: "Out of Range",
 	} {
 		diags := testResource().explain(apierr.Connect(apierr.New(reason, "what was wrong")))

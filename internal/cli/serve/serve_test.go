@@ -38,7 +38,7 @@ func start(t *testing.T, options serve.Options) *serving {
 	logRead, logWrite := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := serve.Run(ctx, &invocation.Invocation{IO: iostreams.Buffers(nil, io.Discard, logWrite), Now: time.Now}, options)
+		err := serve.Run(ctx, &invocation.Invocation{IO: iostreams.Buffers(nil, io.Discard, logWrite), Now: time.Now, Getenv: noEnvironment}, options)
 		_ = logWrite.Close()
 		ended <- err
 	}()
@@ -66,6 +66,8 @@ func start(t *testing.T, options serve.Options) *serving {
 	}
 	return s
 }
+
+func noEnvironment(string) string { return "" }
 
 func options(t *testing.T) serve.Options {
 	t.Helper()
@@ -146,7 +148,7 @@ func TestWhatCannotBeServedIsRefusedAndLeavesTheDirectoryFree(t *testing.T) {
 			wanted := options(t)
 			usable := wanted
 			c.change(&wanted)
-			err := serve.Run(t.Context(), &invocation.Invocation{IO: iostreams.Buffers(nil, io.Discard, io.Discard), Now: time.Now}, wanted)
+			err := serve.Run(t.Context(), &invocation.Invocation{IO: iostreams.Buffers(nil, io.Discard, io.Discard), Now: time.Now, Getenv: noEnvironment}, wanted)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Fatalf("Run = %v, want an error that says %q", err, c.says)
 			}
