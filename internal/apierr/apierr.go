@@ -50,14 +50,14 @@ func New(reason Reason, format string, args ...any) *Error {
 }
 
 // Invalid makes one error of all the violations, in their order. It answers
-// nil when there are none. Texts that are too long are cut, and of very many
-// violations the last are only counted.
+// nil when there are none. Texts that are too long are cut on their way to the
+// client, and of very many violations the last are only counted there.
 func Invalid(reason Reason, violations []Violation) error {
 	if len(violations) == 0 {
 		return nil
 	}
 	told, left := boundViolations(violations)
-	return &Error{reason: reason, message: summarize(told, left), violations: told}
+	return &Error{reason: reason, message: summarize(told, left), violations: violations}
 }
 
 // With adds a metadata entry and returns the same error.
@@ -91,7 +91,7 @@ func (e *Error) Unwrap() error { return e.cause }
 // Reason is the row of the table.
 func (e *Error) Reason() Reason { return e.reason }
 
-// Violations are what Invalid was given, within its bounds.
+// Violations are what Invalid was given.
 func (e *Error) Violations() []Violation { return e.violations }
 
 // Connect turns any error into a *connect.Error, which is sent with its
@@ -143,7 +143,8 @@ func (e *Error) connect() *connect.Error {
 	addDetail(out, info)
 	if len(e.violations) > 0 {
 		bad := &errdetails.BadRequest{}
-		for _, v := range e.violations {
+		told, _ := boundViolations(e.violations)
+		for _, v := range told {
 			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{
 				Field: v.Field, Description: v.Description, Reason: v.Reason,
 			})

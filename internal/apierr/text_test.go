@@ -33,9 +33,9 @@ func TestAQuotedValueIsCutAndWhatToDoIsNot(t *testing.T) {
 
 func TestAFieldOfAVeryLongNameIsCut(t *testing.T) {
 	field := `env["` + strings.Repeat("é", megabyte) + `"].x`
-	err := Invalid(InvalidRequest, []Violation{{Field: field, Description: "is wrong"}})
-	var own *Error
-	if !errors.As(err, &own) || len(own.Violations()[0].Field) > maxField || !strings.HasSuffix(own.Violations()[0].Field, `"].x`) {
+	err := Connect(Invalid(InvalidRequest, []Violation{{Field: field, Description: "is wrong"}}))
+	told := BadRequest(err).GetFieldViolations()
+	if len(told) != 1 || len(told[0].GetField()) > maxField || !strings.HasSuffix(told[0].GetField(), `"].x`) {
 		t.Errorf("%.300s", err)
 	}
 }

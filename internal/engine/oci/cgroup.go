@@ -165,42 +165,57 @@ func (c cgroups) processes(group string) ([]int, error) {
 }
 
 // remove takes a group away, with the groups below it, in every hierarchy. The
-// kernel needs a moment after the last process before it lets go.
+// kernel needs a moment after the last process before it lets go. What joins
+// meanwhile is ended, too: a runtime whose engine was killed may have been about
+// to put its child there. Nothing can join what is removed.
 func (c cgroups) remove(ctx context.Context, group string) error {
 	for _, h := range c.hierarchies {
-		if err := removeGroup(ctx, filepath.Join(h.mountpoint, group)); err != nil {
-			return fmt.Errorf("remove cgroup: %w", err)
+		dir := filepath.Join(h.mountpoint, group)
+		for {
+			err := removeGroup(dir)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, unix.EBUSY) {
+				return fmt.Errorf("remove cgroup: %w", err)
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("remove cgroup: %w: %w", err, ctx.Err())
+			case <-time.After(time.Millisecond):
+			}
+			if err := c.kill(ctx, group); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func removeGroup(ctx context.Context, dir string) error {
-	for {
-		err := unix.Rmdir(dir)
-		switch {
-		case err == nil, errors.Is(err, unix.ENOENT):
-			return nil
-		case !errors.Is(err, unix.EBUSY):
-			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
-		}
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		for _, entry := range entries {
-			if entry.IsDir() {
-				if err := removeGroup(ctx, filepath.Join(dir, entry.Name())); err != nil {
-					return err
-				}
+// removeGroup answers EBUSY while there are processes.
+func removeGroup(dir string) error {
+	err := unix.Rmdir(dir)
+	switch {
+	case err == nil, errors.Is(err, unix.ENOENT):
+		return nil
+	case !errors.Is(err, unix.EBUSY):
+		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeGroup(filepath.Join(dir, entry.Name())); err != nil {
+				return err
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("rmdir %s: still busy: %w", dir, ctx.Err())
-		case <-time.After(time.Millisecond):
-		}
 	}
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // capCPU limits a group to so many thousandths of a CPU; 0 leaves it without a
