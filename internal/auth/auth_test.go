@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 )
 
@@ -26,7 +27,7 @@ type memory struct {
 	reads  int
 }
 
-func (m *memory) InsertToken(_ context.Context, token auth.Token) error {
+func (m *memory) InsertToken(_ context.Context, token auth.Token, _ audit.Entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tokens[token.TokenID] = token
@@ -46,14 +47,14 @@ func (m *memory) Token(_ context.Context, id string) (auth.Token, error) {
 
 func (m *memory) Tokens(context.Context, string) ([]auth.Token, error) { return nil, nil }
 
-func (m *memory) RevokeToken(_ context.Context, organizationID, id string, at time.Time) error {
+func (m *memory) RevokeToken(_ context.Context, organizationID, id string, entry audit.Entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	token, ok := m.tokens[id]
 	if !ok || token.OrganizationID != organizationID {
 		return auth.ErrTokenNotFound
 	}
-	token.RevokeTime = at
+	token.RevokeTime = entry.Time
 	m.tokens[id] = token
 	return nil
 }

@@ -3,7 +3,10 @@ package auth
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 
@@ -26,8 +29,34 @@ func Middleware(tokens *Tokens, next http.Handler) http.Handler {
 			_ = writer.Write(w, r, apierr.Connect(err))
 			return
 		}
+		principal.SourceAddress, principal.Client = sourceAddress(r.RemoteAddr), client(r.UserAgent())
 		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), principal)))
 	})
+}
+
+// sourceAddress is the address without its port; empty for what is none.
+func sourceAddress(remote string) string {
+	addressPort, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return ""
+	}
+	return addressPort.Addr().Unmap().WithZone("").String()
+}
+
+// client is what is kept of a User-Agent, which may say anything.
+func client(userAgent string) string {
+	const maxBytes = 256
+	clean := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(userAgent, ""))
+	for len(clean) > maxBytes {
+		_, size := utf8.DecodeLastRuneInString(clean)
+		clean = clean[:len(clean)-size]
+	}
+	return clean
 }
 
 func authorize(ctx context.Context, tokens *Tokens, procedure string, header http.Header) (Principal, error) {

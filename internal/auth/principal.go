@@ -5,7 +5,12 @@
 // made. It must not import the domains it protects.
 package auth
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"github.com/sandbar-project/sandbar/internal/audit"
+)
 
 // Role is what a token allows.
 type Role int
@@ -26,6 +31,24 @@ type Principal struct {
 	UserID         string
 	TokenID        string
 	Role           Role
+	// SourceAddress is the IP address that the request came from, and Client
+	// what it said of its program.
+	SourceAddress string
+	Client        string
+}
+
+// Entry begins an audit entry of what the caller does.
+func (p Principal) Entry(at time.Time, action, resource string) audit.Entry {
+	return audit.Entry{
+		OrganizationID: p.OrganizationID,
+		Time:           at,
+		UserID:         p.UserID,
+		TokenID:        p.TokenID,
+		SourceAddress:  p.SourceAddress,
+		Client:         p.Client,
+		Action:         action,
+		Resource:       resource,
+	}
 }
 
 type principalKey struct{}

@@ -18,6 +18,7 @@ var serviceRoles = map[string]Role{
 	adminv1connect.ClusterServiceName:            RoleAdmin,
 	adminv1connect.TokenServiceName:              RoleAdmin,
 	adminv1connect.ImageServiceName:              RoleAdmin,
+	adminv1connect.AuditServiceName:              RoleAdmin,
 }
 
 // procedureRoles are the methods that need another role than their service.

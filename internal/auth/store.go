@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/sandbar-project/sandbar/internal/audit"
 )
 
 // ErrTokenNotFound says that the store has no such token.
@@ -42,13 +44,13 @@ func (t Token) usable(now time.Time) string {
 
 // Store keeps tokens. An accepted write survives a crash at any instant.
 type Store interface {
-	InsertToken(ctx context.Context, token Token) error
+	InsertToken(ctx context.Context, token Token, entry audit.Entry) error
 	// Token answers ErrTokenNotFound when there is none of that id.
 	Token(ctx context.Context, tokenID string) (Token, error)
 	// Tokens lists those of one organization, oldest first, revoked ones
 	// included.
 	Tokens(ctx context.Context, organizationID string) ([]Token, error)
-	// RevokeToken marks a token as revoked at that time, unless it is already.
-	// It answers ErrTokenNotFound when the organization has none of that id.
-	RevokeToken(ctx context.Context, organizationID, tokenID string, at time.Time) error
+	// RevokeToken marks a token as revoked at the entry's time; when it is
+	// already, nothing is written. It answers ErrTokenNotFound when the organization has none of that id.
+	RevokeToken(ctx context.Context, organizationID, tokenID string, entry audit.Entry) error
 }

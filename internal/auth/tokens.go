@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/audit"
 )
 
 const (
@@ -97,7 +98,9 @@ func (t *Tokens) Create(ctx context.Context, wish NewToken) (Token, Secret, erro
 		ExpireTime:     wish.ExpireTime,
 		Hash:           sha256.Sum256([]byte(secret)),
 	}
-	if err := t.store.InsertToken(ctx, token); err != nil {
+	entry := entry(ctx, token.OrganizationID, now, "CreateToken", id)
+	entry.After = audit.Digest(describe(token))
+	if err := t.store.InsertToken(ctx, token, entry); err != nil {
 		return Token{}, "", fmt.Errorf("store token %s: %w", id, err)
 	}
 	return token, secret, nil
@@ -110,7 +113,7 @@ func (t *Tokens) List(ctx context.Context, organizationID string) ([]Token, erro
 
 // Revoke ends a token at once; revoking it again succeeds.
 func (t *Tokens) Revoke(ctx context.Context, organizationID, tokenID string) error {
-	err := t.store.RevokeToken(ctx, organizationID, tokenID, t.now())
+	err := t.store.RevokeToken(ctx, organizationID, tokenID, entry(ctx, organizationID, t.now(), "RevokeToken", tokenID))
 	t.mu.Lock()
 	t.epoch++
 	delete(t.cache, tokenID)
@@ -122,6 +125,15 @@ func (t *Tokens) Revoke(ctx context.Context, organizationID, tokenID string) err
 		return fmt.Errorf("revoke token %s: %w", tokenID, err)
 	}
 	return nil
+}
+
+// entry tells of what the caller does, or the server by itself when there is
+// none.
+func entry(ctx context.Context, organizationID string, at time.Time, action, tokenID string) audit.Entry {
+	caller, _ := PrincipalFrom(ctx)
+	entry := caller.Entry(at, action, tokenID)
+	entry.OrganizationID = organizationID
+	return entry
 }
 
 // Authenticate says who acts with the secret. What is wrong with one that is

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbar-project/sandbar/internal/cli/audit"
 	"github.com/sandbar-project/sandbar/internal/cli/cluster"
 	"github.com/sandbar-project/sandbar/internal/cli/dev"
 	"github.com/sandbar-project/sandbar/internal/cli/image"
@@ -82,6 +83,7 @@ that run a process in a sandbox end with its code, see their own help.`,
 		runners,
 		cluster.New(call),
 		token.New(call),
+		audit.New(call),
 		image.New(call),
 		serve.New(call),
 		serve.NewBackup(call),

@@ -12,6 +12,7 @@ import (
 	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
 	"github.com/sandbar-project/sandbar/api/sandbar/admin/v1/adminv1connect"
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 )
 
@@ -76,7 +77,9 @@ func (c *Clusters) insert(ctx context.Context, cluster Cluster, caller auth.Prin
 	cluster.ClusterID = c.cfg.NewID()
 	cluster.Zone = strings.ToLower(cluster.Zone)
 	cluster.CreateTime = c.cfg.Now()
-	return cluster, c.cfg.Store.InsertCluster(ctx, cluster, c.audit(caller, "CreateCluster", cluster.ClusterID))
+	entry := caller.Entry(cluster.CreateTime, "CreateCluster", cluster.ClusterID)
+	entry.After = clusterDigest(cluster)
+	return cluster, c.cfg.Store.InsertCluster(ctx, cluster, entry)
 }
 
 // GetCluster implements ClusterService.
@@ -117,7 +120,9 @@ func (c *Clusters) DeleteCluster(ctx context.Context, req *adminv1.DeleteCluster
 	}
 	cluster, err := c.cfg.Store.Cluster(ctx, caller.OrganizationID, req.GetCluster())
 	if err == nil {
-		err = c.cfg.Store.DeleteCluster(ctx, caller.OrganizationID, cluster.ClusterID, c.audit(caller, "DeleteCluster", cluster.ClusterID))
+		entry := caller.Entry(c.cfg.Now(), "DeleteCluster", cluster.ClusterID)
+		entry.Before = clusterDigest(cluster)
+		err = c.cfg.Store.DeleteCluster(ctx, caller.OrganizationID, cluster.ClusterID, entry)
 	}
 	if errors.Is(err, ErrClusterNotFound) && req.GetAllowMissing() {
 		return &adminv1.DeleteClusterResponse{}, nil
@@ -128,15 +133,11 @@ func (c *Clusters) DeleteCluster(ctx context.Context, req *adminv1.DeleteCluster
 	return &adminv1.DeleteClusterResponse{}, nil
 }
 
-func (c *Clusters) audit(caller auth.Principal, action, resource string) AuditEntry {
-	return AuditEntry{
-		OrganizationID: caller.OrganizationID,
-		Time:           c.cfg.Now(),
-		UserID:         caller.UserID,
-		TokenID:        caller.TokenID,
-		Action:         action,
-		Resource:       resource,
-	}
+// clusterDigest is the digest of what callers declare of a cluster.
+func clusterDigest(cluster Cluster) []byte {
+	return audit.Digest(&adminv1.Cluster{
+		ClusterId: cluster.ClusterID, Name: cluster.Name, Zone: cluster.Zone, Kind: cluster.Kind,
+	})
 }
 
 func explainCluster(err error, cluster string) error {

@@ -16,6 +16,7 @@ import (
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	"github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1/sandboxv1connect"
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/maintenance"
@@ -80,7 +81,7 @@ func (m *Management) CreateManagedRunner(ctx context.Context, req *sandboxv1.Cre
 	first, err := m.cfg.Store.InsertRunner(ctx, NewRunner{
 		Runner:            record,
 		Revision:          revision,
-		Audit:             m.audit(caller, "CreateManagedRunner", record.RunnerID, nil),
+		Audit:             m.entry(caller, "CreateManagedRunner", nil, record, nil),
 		RequestID:         req.GetRequestId(),
 		RequestDigest:     digest,
 		Answer:            encoded,
@@ -184,10 +185,7 @@ func (m *Management) ListManagedRunners(ctx context.Context, req *sandboxv1.List
 	if token := req.GetPageToken(); token != "" {
 		after, ok := list.Key(token)
 		if !ok {
-			return nil, apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{{
-				Field: "page_token", Reason: "PAGE_TOKEN",
-				Description: "is not a token that this list has given out with the same filters; begin again without one",
-			}})
+			return nil, apierr.Invalid(apierr.InvalidRequest, []apierr.Violation{pagetoken.Violation()})
 		}
 		query.AfterRunnerID = string(after)
 	}
@@ -294,7 +292,7 @@ func (m *Management) update(caller auth.Principal, record *RunnerRecord, body *s
 	}
 	now := m.cfg.Now()
 	record.UpdateTime = now
-	entry := m.audit(caller, "UpdateManagedRunner", record.RunnerID, map[string]any{"update_mask": paths})
+	entry := m.entry(caller, "UpdateManagedRunner", &before, record, map[string]any{"update_mask": paths})
 	write := &Write{Audit: &entry}
 	write.Revision = m.revise(record, before.Spec, caller.UserID, now)
 	return write, nil
@@ -338,7 +336,7 @@ func (m *Management) DeleteManagedRunner(ctx context.Context, req *sandboxv1.Del
 		row, _ := next(record.Phase, eventDeleteRequested)
 		apply(record, row, nil, now)
 		record.UpdateTime = now
-		entry := m.audit(caller, "DeleteManagedRunner", record.RunnerID, nil)
+		entry := m.entry(caller, "DeleteManagedRunner", record, nil, nil)
 		return &Write{Audit: &entry}, nil
 	})
 	if errors.Is(err, ErrRunnerNotFound) && req.GetAllowMissing() {
@@ -380,7 +378,7 @@ func (m *Management) applyUpdate(caller auth.Principal, record *RunnerRecord) (*
 		return nil, apierr.New(apierr.UpdateExcluded, "no update of runner %q may start before %s (exclusion %q); wait, or remove the exclusion from spec.maintenance_policy",
 			record.RunnerID, exclusion.GetEndTime().AsTime().Format(time.RFC3339), exclusion.GetReason())
 	}
-	entry := m.audit(caller, "ApplyAvailableUpdate", record.RunnerID, map[string]any{"version": m.cfg.Release.Version})
+	entry := m.entry(caller, "ApplyAvailableUpdate", record, record, map[string]any{"version": m.cfg.Release.Version})
 	record.UpdateTime = now
 	return &Write{Audit: &entry, Revision: retarget(record, Revision{
 		Version:    m.cfg.Release.Version,
@@ -420,21 +418,36 @@ func (m *Management) explain(err error, record *RunnerRecord) error {
 	return err
 }
 
-func (m *Management) audit(caller auth.Principal, action, resource string, detail map[string]any) AuditEntry {
-	entry := AuditEntry{
-		OrganizationID: caller.OrganizationID,
-		Time:           m.cfg.Now(),
-		UserID:         caller.UserID,
-		TokenID:        caller.TokenID,
-		Action:         action,
-		Resource:       resource,
+// entry tells of a change of a runner; before and after are nil where it was
+// not there.
+func (m *Management) entry(caller auth.Principal, action string, before, after *RunnerRecord, detail map[string]any) audit.Entry {
+	known := after
+	if known == nil {
+		known = before
 	}
+	entry := caller.Entry(m.cfg.Now(), action, known.RunnerID)
+	entry.Before, entry.After = declaredDigest(before), declaredDigest(after)
 	if len(detail) > 0 {
 		// Strings and lists of them always encode.
 		text, _ := json.Marshal(detail)
 		entry.Detail = string(text)
 	}
 	return entry
+}
+
+// declaredDigest is the digest of what callers declare of a runner.
+func declaredDigest(record *RunnerRecord) []byte {
+	if record == nil {
+		return nil
+	}
+	return audit.Digest(&sandboxv1.ManagedRunner{
+		Identity: &sandboxv1.RunnerIdentity{
+			RunnerId: record.RunnerID, RunnerGroupId: record.RunnerGroupID, Zone: record.Zone, ClusterId: record.ClusterID,
+		},
+		DisplayName: record.DisplayName,
+		Spec:        record.Spec,
+		Policy:      record.Policy,
+	})
 }
 
 func callerOf(ctx context.Context) (auth.Principal, error) {

@@ -16,6 +16,7 @@ import (
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
 	runnerv1 "github.com/sandbar-project/sandbar/api/sandbar/runner/v1"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 )
 
@@ -217,13 +218,16 @@ func (r *Registry) Connected(ctx context.Context, runner gateway.RunnerIdentity,
 		if record.Policy != nil || r.cfg.DefaultPolicy == nil || record.Phase.deleting() {
 			return nil, nil
 		}
+		before := declaredDigest(record)
 		record.Policy = proto.Clone(r.cfg.DefaultPolicy).(*sandboxv1.Policy)
 		record.ETag = r.cfg.NewID()
-		return &Write{Audit: &AuditEntry{
+		return &Write{Audit: &audit.Entry{
 			OrganizationID: record.OrganizationID,
 			Time:           r.cfg.Now(),
 			Action:         "AssignDefaultPolicy",
 			Resource:       record.RunnerID,
+			Before:         before,
+			After:          declaredDigest(record),
 		}}, nil
 	})
 	if errors.Is(err, ErrRunnerNotFound) || err == nil && !wanted(record, runner.Revision) {

@@ -8,6 +8,7 @@ import (
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 )
 
@@ -103,25 +104,11 @@ type Revision struct {
 	Author string
 }
 
-// AuditEntry says who did what.
-type AuditEntry struct {
-	OrganizationID string
-	Time           time.Time
-	UserID         string
-	TokenID        string
-	// Action is a method's name, or what the reconciler did.
-	Action string
-	// Resource is the id of what was changed.
-	Resource string
-	// Detail is JSON without secrets; may be empty.
-	Detail string
-}
-
 // NewRunner is everything that one accepted creation writes.
 type NewRunner struct {
 	Runner   *RunnerRecord
 	Revision Revision
-	Audit    AuditEntry
+	Audit    audit.Entry
 	// RequestID is empty when the caller gave none. RequestDigest tells inputs
 	// apart; Answer is what a retry gets.
 	RequestID     string
@@ -147,7 +134,7 @@ type Write struct {
 	// Revision is added when not nil.
 	Revision *Revision
 	// Audit is added when not nil.
-	Audit *AuditEntry
+	Audit *audit.Entry
 }
 
 // CredentialKind tells what a credential is for.
@@ -173,14 +160,14 @@ type Credential struct {
 // survives a crash at any instant; each method is one transaction.
 type Store interface {
 	// InsertCluster answers ErrClusterExists when the name is taken.
-	InsertCluster(ctx context.Context, cluster Cluster, audit AuditEntry) error
+	InsertCluster(ctx context.Context, cluster Cluster, audit audit.Entry) error
 	// Cluster finds one by UUID or name, or answers ErrClusterNotFound.
 	Cluster(ctx context.Context, organizationID, cluster string) (Cluster, error)
 	// Clusters lists the organization's, by name.
 	Clusters(ctx context.Context, organizationID string) ([]Cluster, error)
 	// DeleteCluster answers ErrClusterNotFound, or a ClusterTakenError while a
 	// runner is on it.
-	DeleteCluster(ctx context.Context, organizationID, clusterID string, audit AuditEntry) error
+	DeleteCluster(ctx context.Context, organizationID, clusterID string, audit audit.Entry) error
 
 	// InsertRunner adds a runner with its first revision. When the request id
 	// was used for the same input, it adds nothing and returns the first
@@ -199,7 +186,7 @@ type Store interface {
 	ChangeRunner(ctx context.Context, key gateway.RunnerKey, change func(*RunnerRecord) (*Write, error)) (*RunnerRecord, error)
 	// DeleteRunner forgets a runner, its revisions and its credentials. A
 	// runner with another UID is left alone, and an unknown one succeeds.
-	DeleteRunner(ctx context.Context, key gateway.RunnerKey, uid string, audit AuditEntry) error
+	DeleteRunner(ctx context.Context, key gateway.RunnerKey, uid string, audit audit.Entry) error
 	// Revision answers ErrRevisionNotFound when there is none.
 	Revision(ctx context.Context, key gateway.RunnerKey, number int32) (Revision, error)
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/install"
 )
@@ -311,7 +312,7 @@ func (w *worker) note(reason sandboxv1.InstallError_Reason, message string, err 
 
 // audit records a transition; of a rollback and of what was left behind it
 // says why.
-func (w *worker) audit(record *RunnerRecord, row transition) *AuditEntry {
+func (w *worker) audit(record *RunnerRecord, row transition) *audit.Entry {
 	detail := map[string]any{
 		"event": row.event, "from": row.from, "to": row.to,
 		"target_revision": record.TargetRevision, "active_revision": record.ActiveRevision,
@@ -321,7 +322,7 @@ func (w *worker) audit(record *RunnerRecord, row transition) *AuditEntry {
 	}
 	// Strings and numbers always encode.
 	text, _ := json.Marshal(detail)
-	return &AuditEntry{
+	return &audit.Entry{
 		OrganizationID: record.OrganizationID,
 		Time:           w.cfg.Now(),
 		Action:         "Reconcile",

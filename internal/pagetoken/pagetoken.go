@@ -15,6 +15,8 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+
+	"github.com/sandbar-project/sandbar/internal/apierr"
 )
 
 const checksumBytes = 8
@@ -39,6 +41,14 @@ func (l List) Key(token string) (lastKey []byte, ok bool) {
 	}
 	lastKey = data[checksumBytes:]
 	return lastKey, bytes.Equal(data[:checksumBytes], l.checksum(lastKey))
+}
+
+// Violation is what is wrong with a request whose token has no key.
+func Violation() apierr.Violation {
+	return apierr.Violation{
+		Field: "page_token", Reason: "PAGE_TOKEN",
+		Description: "is not a token that this list has given out with the same filters; begin again without one",
+	}
 }
 
 func (l List) checksum(lastKey []byte) []byte {

@@ -18,6 +18,7 @@ import (
 	"github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1/sandboxv1connect"
 	"github.com/sandbar-project/sandbar/api/sandbar/admin/v1/adminv1connect"
 	"github.com/sandbar-project/sandbar/api/sandbar/runner/v1/runnerv1connect"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fieldrules"
 	"github.com/sandbar-project/sandbar/internal/fleet"
@@ -37,6 +38,7 @@ const (
 type services struct {
 	fleet   *fleet.Fleet
 	tokens  *auth.Tokens
+	audit   audit.Store
 	gateway Gateway
 	rules   protovalidate.Validator
 	// limit is of one message that is received.
@@ -45,6 +47,12 @@ type services struct {
 	ready  func(context.Context) error
 	health grpchealth.Checker
 	logger *slog.Logger
+}
+
+// callersOrganization is whose entries a caller sees.
+func callersOrganization(ctx context.Context) (string, bool) {
+	caller, ok := auth.PrincipalFrom(ctx)
+	return caller.OrganizationID, ok
 }
 
 // routes is everything that is served on the one port.
@@ -86,6 +94,7 @@ func routes(s services) (http.Handler, error) {
 	mount(adminv1connect.NewClusterServiceHandler(s.fleet.Clusters, public...))
 	mount(adminv1connect.NewTokenServiceHandler(auth.NewService(s.tokens), public...))
 	mount(adminv1connect.NewImageServiceHandler(s.gateway, public...))
+	mount(adminv1connect.NewAuditServiceHandler(audit.NewService(s.audit, callersOrganization), public...))
 
 	// Runners show credentials of their own, which the gateway checks.
 	plainly := func(path string, handler http.Handler) { mux.Handle(path, errs.wrap(handler)) }

@@ -152,6 +152,7 @@ func assemble(ctx context.Context, cfg Config, with parts) (_ *Server, err error
 	handler, err := routes(services{
 		fleet:   s.fleet,
 		tokens:  s.tokens,
+		audit:   s.store,
 		gateway: s.gateway,
 		rules:   rules,
 		limit:   with.limit,

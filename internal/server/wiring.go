@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"k8s.io/utils/clock"
 
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
@@ -24,6 +25,7 @@ import (
 
 // Store is where a server keeps everything.
 type Store interface {
+	audit.Store
 	auth.Store
 	auth.OrganizationStore
 	fleet.Store

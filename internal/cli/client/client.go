@@ -67,6 +67,7 @@ type Client struct {
 	Runners   sandboxv1connect.RunnerManagementServiceClient
 	Clusters  adminv1connect.ClusterServiceClient
 	Tokens    adminv1connect.TokenServiceClient
+	Audit     adminv1connect.AuditServiceClient
 	Images    adminv1connect.ImageServiceClient
 
 	transport *http.Transport
@@ -100,6 +101,7 @@ func New(options Options, surface Surface) (*Client, error) {
 		Runners:   sandboxv1connect.NewRunnerManagementServiceClient(httpClient, base, byName...),
 		Clusters:  adminv1connect.NewClusterServiceClient(httpClient, base, common...),
 		Tokens:    adminv1connect.NewTokenServiceClient(httpClient, base, common...),
+		Audit:     adminv1connect.NewAuditServiceClient(httpClient, base, common...),
 		Images:    adminv1connect.NewImageServiceClient(httpClient, base, common...),
 		transport: transport,
 	}, nil

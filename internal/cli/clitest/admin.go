@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -75,6 +76,7 @@ func (r *Runners) DeleteManagedRunner(_ context.Context, request *sandboxv1.Dele
 type Admin struct {
 	adminv1connect.UnimplementedClusterServiceHandler
 	adminv1connect.UnimplementedTokenServiceHandler
+	adminv1connect.UnimplementedAuditServiceHandler
 	adminv1connect.UnimplementedImageServiceHandler
 
 	mu       sync.Mutex
@@ -192,5 +194,23 @@ func (a *Admin) PruneImages(context.Context, *adminv1.PruneImagesRequest) (*admi
 		}
 	}
 	a.images = kept
+	return response, nil
+}
+
+// ListAuditEntries is part of the service.
+func (a *Admin) ListAuditEntries(_ context.Context, request *adminv1.ListAuditEntriesRequest) (*adminv1.ListAuditEntriesResponse, error) {
+	entries := []*adminv1.AuditEntry{
+		{
+			AuditId: 2, CreateTime: timestamppb.New(time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC)), UserId: "ada",
+			SourceAddress: "203.0.113.7", Client: "curl/8.0", Action: "UpdateManagedRunner", Resource: "demo-runner",
+		},
+		{AuditId: 1, CreateTime: timestamppb.New(time.Date(2026, 11, 30, 9, 0, 0, 0, time.UTC)), Action: "Reconcile", Resource: "demo-runner"},
+	}
+	response := &adminv1.ListAuditEntriesResponse{}
+	for _, entry := range entries {
+		if user := request.GetUserId(); user == "" || user == entry.GetUserId() {
+			response.AuditEntries = append(response.AuditEntries, entry)
+		}
+	}
 	return response, nil
 }

@@ -52,6 +52,7 @@ func Start(t T) *Server {
 	mux.Handle(sandboxv1connect.NewRunnerManagementServiceHandler(server.Runners, options))
 	mux.Handle(adminv1connect.NewClusterServiceHandler(server.Admin, options))
 	mux.Handle(adminv1connect.NewTokenServiceHandler(server.Admin, options))
+	mux.Handle(adminv1connect.NewAuditServiceHandler(server.Admin, options))
 	mux.Handle(adminv1connect.NewImageServiceHandler(server.Admin, options))
 
 	var config net.ListenConfig

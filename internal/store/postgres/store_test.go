@@ -191,3 +191,8 @@ func embedded(t *testing.T) storetest.ArchiveStore {
 	})
 	return store
 }
+
+func TestAudit(t *testing.T) {
+	server := postgrestest.Start(t)
+	storetest.Audit(t, func(t *testing.T) storetest.AuditStore { return open(t, server.Database(t)) })
+}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,11 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/pressly/goose/v3"
-	"google.golang.org/protobuf/testing/protocmp"
 
-	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
-	"github.com/sandbar-project/sandbar/internal/fleet"
-	"github.com/sandbar-project/sandbar/internal/gateway"
+	"github.com/sandbar-project/sandbar/internal/store/storetest"
 )
 
 // files are the migrations, with more added to them.
@@ -63,16 +59,12 @@ func filled(t *testing.T, version int64) string {
 	if _, err := provider.UpTo(t.Context(), version); err != nil {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile(fmt.Sprintf("testdata/filled_%05d.sql", version))
-	if err != nil {
-		t.Fatalf("a schema that servers have had needs a filled database: %v", err)
-	}
-	if _, err := handle.ExecContext(t.Context(), string(content)); err != nil {
+	if _, err := handle.ExecContext(t.Context(), storetest.Filled(t, version)); err != nil {
 		t.Fatal(err)
 	}
 	for table, rows := range dump(t, handle) {
 		if len(rows) == 0 {
-			t.Errorf("testdata/filled_%05d.sql leaves %s empty", version, table)
+			t.Errorf("what fills version %d leaves %s empty", version, table)
 		}
 	}
 	return path
@@ -148,60 +140,8 @@ func TestADatabaseOfEveryVersionIsReadAsItWasWritten(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			checkFilled(t, store)
+			storetest.CheckFilled(t, store)
 		})
-	}
-}
-
-// checkFilled reads what testdata/filled_*.sql has.
-func checkFilled(t *testing.T, store *Store) {
-	t.Helper()
-	ctx := t.Context()
-	key := gateway.RunnerKey{OrganizationID: "org", RunnerID: "runner-1"}
-	runner, err := store.Runner(ctx, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	none := int64(0)
-	wantPolicy := &sandboxv1.Policy{Constraints: &sandboxv1.PolicyConstraints{Resources: &sandboxv1.ResourceConstraints{MaxCpu: "8", MaxGpuCount: &none}}}
-	if diff := cmp.Diff(wantPolicy, runner.Policy, protocmp.Transform()); diff != "" {
-		t.Errorf("policy (-want +got):\n%s", diff)
-	}
-	if runner.DisplayName != "First" || runner.ETag != "etag-1" || runner.TargetRevision != 2 || runner.ActiveRevision != 1 ||
-		runner.Phase != fleet.PhaseReady || !slices.Equal(runner.Spec.GetOverrides().GetArgs(), []string{"--log-level=debug"}) {
-		t.Errorf("runner = %+v", runner)
-	}
-	if revision, err := store.Revision(ctx, key, 1); err != nil || revision.Version != "1.0.0" || revision.Author != "ada" {
-		t.Errorf("revision = %+v, %v", revision, err)
-	}
-	hash := [32]byte(slices.Repeat([]byte{10}, 32))
-	if credential, err := store.Credential(ctx, fleet.CredentialSession, hash); err != nil || credential.RunnerKey != key {
-		t.Errorf("credential = %+v, %v", credential, err)
-	}
-	tokens, err := store.Tokens(ctx, "org")
-	if err != nil || len(tokens) != 2 || tokens[0].UserID != "ada" || tokens[1].RevokeTime.IsZero() {
-		t.Errorf("tokens = %+v, %v", tokens, err)
-	}
-	live, err := store.SandboxByRequest(ctx, "org", "request-2")
-	if err != nil || live.SandboxID != "sb-1" || !slices.Equal(live.Spec.GetTags(), []string{"a", "b"}) || live.Status.GetState() != sandboxv1.State_STATE_RUNNING {
-		t.Errorf("the live sandbox = %+v, %v", live, err)
-	}
-	ended, err := store.Sandbox(ctx, "org", "sb-2")
-	if err != nil || ended.Status.ExitCode == nil || ended.Generation != 4 || !ended.TerminateRequested || ended.EndTime.IsZero() {
-		t.Errorf("the ended sandbox = %+v, %v", ended, err)
-	}
-	tagged, err := store.Sandboxes(ctx, gateway.ListQuery{OrganizationID: "org", Tags: []string{"b"}, IncludeEnded: true, Limit: 10})
-	if err != nil || len(tagged) != 2 {
-		t.Errorf("tagged = %v, %v", tagged, err)
-	}
-	held, err := store.Sandboxes(ctx, gateway.ListQuery{OrganizationID: "org", VolumeIDs: []string{"volume-1"}, Limit: 10})
-	if err != nil || len(held) != 1 {
-		t.Errorf("with the volume = %v, %v", held, err)
-	}
-	// And it is written to.
-	changed, err := store.ChangeSandbox(ctx, "org", "sb-1", func(r *gateway.Record) bool { r.Generation++; return true })
-	if err != nil || changed.Generation != 2 {
-		t.Errorf("changed = %+v, %v", changed, err)
 	}
 }
 

@@ -130,3 +130,7 @@ func TestADatabaseIsReadBesideItsServer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAudit(t *testing.T) {
+	storetest.Audit(t, func(t *testing.T) storetest.AuditStore { return open(t) })
+}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"time"
 
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
 )
@@ -33,9 +33,9 @@ func (s *Store) EnsureOrganization(ctx context.Context, organization auth.Organi
 }
 
 // InsertToken implements auth.Store.
-func (s *Store) InsertToken(ctx context.Context, token auth.Token) error {
+func (s *Store) InsertToken(ctx context.Context, token auth.Token, entry audit.Entry) error {
 	return s.transaction(ctx, "add token", noLock, func(q *db.Queries) error {
-		return q.InsertToken(ctx, db.InsertTokenParams{
+		err := q.InsertToken(ctx, db.InsertTokenParams{
 			TokenID:        token.TokenID,
 			OrganizationID: token.OrganizationID,
 			UserID:         token.UserID,
@@ -46,6 +46,10 @@ func (s *Store) InsertToken(ctx context.Context, token auth.Token) error {
 			ExpireTime:     encodeOptionalTime(token.ExpireTime),
 			RevokeTime:     encodeOptionalTime(token.RevokeTime),
 		})
+		if err != nil {
+			return err
+		}
+		return insertAudit(ctx, q, entry)
 	})
 }
 
@@ -75,17 +79,24 @@ func (s *Store) Tokens(ctx context.Context, organizationID string) ([]auth.Token
 }
 
 // RevokeToken implements auth.Store.
-func (s *Store) RevokeToken(ctx context.Context, organizationID, tokenID string, at time.Time) error {
-	return s.transaction(ctx, "revoke token", noLock, func(q *db.Queries) error {
-		found, err := q.RevokeToken(ctx, db.RevokeTokenParams{
-			RevokeTime:     encodeOptionalTime(at),
+func (s *Store) RevokeToken(ctx context.Context, organizationID, tokenID string, entry audit.Entry) error {
+	return s.transaction(ctx, "revoke token", tokenLock(tokenID), func(q *db.Queries) error {
+		token, err := q.Token(ctx, tokenID)
+		switch {
+		case errors.Is(err, sql.ErrNoRows), err == nil && token.OrganizationID != organizationID:
+			return auth.ErrTokenNotFound
+		case err != nil || token.RevokeTime != nil:
+			return err
+		}
+		err = q.RevokeToken(ctx, db.RevokeTokenParams{
+			RevokeTime:     encodeOptionalTime(entry.Time),
 			OrganizationID: organizationID,
 			TokenID:        tokenID,
 		})
-		if err == nil && found == 0 {
-			return auth.ErrTokenNotFound
+		if err != nil {
+			return err
 		}
-		return err
+		return insertAudit(ctx, q, entry)
 	})
 }
 

@@ -6,12 +6,13 @@ import (
 	"errors"
 
 	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
 )
 
 // InsertCluster implements fleet.Store.
-func (s *Store) InsertCluster(ctx context.Context, cluster fleet.Cluster, audit fleet.AuditEntry) error {
+func (s *Store) InsertCluster(ctx context.Context, cluster fleet.Cluster, audit audit.Entry) error {
 	return s.adding(ctx, "add cluster", organizationLock(cluster.OrganizationID), func(q *db.Queries) error {
 		taken, err := q.ClusterNameTaken(ctx, db.ClusterNameTakenParams{OrganizationID: cluster.OrganizationID, Name: cluster.Name})
 		if err != nil {
@@ -55,7 +56,7 @@ func (s *Store) Clusters(ctx context.Context, organizationID string) ([]fleet.Cl
 }
 
 // DeleteCluster implements fleet.Store.
-func (s *Store) DeleteCluster(ctx context.Context, organizationID, clusterID string, audit fleet.AuditEntry) error {
+func (s *Store) DeleteCluster(ctx context.Context, organizationID, clusterID string, audit audit.Entry) error {
 	return s.transaction(ctx, "delete cluster", organizationLock(organizationID), func(q *db.Queries) error {
 		cluster, err := findCluster(ctx, q, organizationID, clusterID)
 		if err != nil {
@@ -92,16 +93,4 @@ func decodeCluster(row db.Cluster, runnerID string) fleet.Cluster {
 		CreateTime:     decodeTime(row.CreateTime),
 		RunnerID:       runnerID,
 	}
-}
-
-func insertAudit(ctx context.Context, q *db.Queries, entry fleet.AuditEntry) error {
-	return q.InsertAudit(ctx, db.InsertAuditParams{
-		OrganizationID: entry.OrganizationID,
-		Time:           encodeTime(entry.Time),
-		UserID:         entry.UserID,
-		TokenID:        entry.TokenID,
-		Action:         entry.Action,
-		Resource:       entry.Resource,
-		Detail:         entry.Detail,
-	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/store/sqlstore/db"
@@ -189,7 +190,7 @@ func (s *Store) ChangeRunner(ctx context.Context, key gateway.RunnerKey, change 
 }
 
 // DeleteRunner implements fleet.Store.
-func (s *Store) DeleteRunner(ctx context.Context, key gateway.RunnerKey, uid string, audit fleet.AuditEntry) error {
+func (s *Store) DeleteRunner(ctx context.Context, key gateway.RunnerKey, uid string, audit audit.Entry) error {
 	return s.transaction(ctx, "delete runner", runnerLock(key), func(q *db.Queries) error {
 		deleted, err := q.DeleteRunner(ctx, db.DeleteRunnerParams{OrganizationID: key.OrganizationID, RunnerID: key.RunnerID, Uid: uid})
 		if err != nil || deleted == 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/sandbar-project/sandbar/internal/apierr"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
@@ -14,6 +15,7 @@ import (
 )
 
 var (
+	_ audit.Store            = (*Store)(nil)
 	_ auth.Store             = (*Store)(nil)
 	_ auth.OrganizationStore = (*Store)(nil)
 	_ fleet.Store            = (*Store)(nil)
@@ -68,6 +70,7 @@ func (s *Store) reader() *db.Queries { return db.New(s.read) }
 // in a circle.
 func organizationLock(organizationID string) string { return "organization/" + organizationID }
 
+func tokenLock(tokenID string) string { return "token/" + tokenID }
 func runnerLock(key gateway.RunnerKey) string {
 	return "runner/" + key.OrganizationID + "/" + key.RunnerID
 }

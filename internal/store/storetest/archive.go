@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
@@ -76,7 +77,7 @@ func Archives(t *testing.T, source, target func(*testing.T) ArchiveStore) {
 			"no such table":  rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"table":"tokens"`, `"table":"sqlite_master"`) }),
 			"not an archive": []byte("hello"),
 			"other format":   rewritten(t, archive, func(lines []string) []string { return replaced(lines, `sandbar.archive.v1`, `sandbar.archive.v2`) }),
-			"other schema":   rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"schema":1`, `"schema":1000`) }),
+			"other schema":   rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"schema":2`, `"schema":1000`) }),
 		} {
 			if rows, err := to.Import(t.Context(), bytes.NewReader(damaged), acceptAll); err == nil {
 				t.Errorf("%s: imported %d rows", name, rows)
@@ -171,11 +172,11 @@ func fill(t *testing.T, store ArchiveStore) {
 	t.Helper()
 	organizations(t, store, "org", "other")
 	for _, id := range []string{"c1", "c2"} {
-		if err := store.InsertCluster(t.Context(), cluster(id), fleet.AuditEntry{OrganizationID: "org", Time: epoch, Detail: "ärger\n\"quoted\""}); err != nil {
+		if err := store.InsertCluster(t.Context(), cluster(id), audit.Entry{OrganizationID: "org", Time: epoch, Detail: "ärger\n\"quoted\""}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := store.InsertToken(t.Context(), auth.Token{TokenID: "t1", OrganizationID: "org", Hash: [32]byte{0, 1, 255}, CreateTime: epoch}); err != nil {
+	if err := store.InsertToken(t.Context(), auth.Token{TokenID: "t1", OrganizationID: "org", Hash: [32]byte{0, 1, 255}, CreateTime: epoch}, audit.Entry{OrganizationID: "org", Time: epoch, Before: []byte{0}, After: []byte{}}); err != nil {
 		t.Fatal(err)
 	}
 	wish := newRunner(runner("r1", "c1"))

@@ -15,6 +15,7 @@ import (
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/fleet"
 	"github.com/sandbar-project/sandbar/internal/gateway"
@@ -53,11 +54,11 @@ func clusters(t *testing.T, open func(*testing.T) FleetStore) {
 		store := withClusters(t, open, "c1")
 		again := cluster("c2")
 		again.Name = "name-c1"
-		if err := store.InsertCluster(t.Context(), again, fleet.AuditEntry{}); !errors.Is(err, fleet.ErrClusterExists) {
+		if err := store.InsertCluster(t.Context(), again, audit.Entry{}); !errors.Is(err, fleet.ErrClusterExists) {
 			t.Errorf("InsertCluster = %v, want ErrClusterExists", err)
 		}
 		again.OrganizationID = "other"
-		if err := store.InsertCluster(t.Context(), again, fleet.AuditEntry{}); err != nil {
+		if err := store.InsertCluster(t.Context(), again, audit.Entry{}); err != nil {
 			t.Errorf("the same name in another organization: %v", err)
 		}
 	})
@@ -66,19 +67,19 @@ func clusters(t *testing.T, open func(*testing.T) FleetStore) {
 		store := withClusters(t, open, "c1")
 		insertRunner(t, store, runner("r1", "c1"))
 		var taken *fleet.ClusterTakenError
-		if err := store.DeleteCluster(t.Context(), "org", "c1", fleet.AuditEntry{}); !errors.As(err, &taken) || taken.RunnerID != "r1" {
+		if err := store.DeleteCluster(t.Context(), "org", "c1", audit.Entry{}); !errors.As(err, &taken) || taken.RunnerID != "r1" {
 			t.Errorf("DeleteCluster = %v, want a ClusterTakenError that names r1", err)
 		}
 		if got, err := store.Cluster(t.Context(), "org", "c1"); err != nil || got.RunnerID != "r1" {
 			t.Errorf("Cluster = %v, %v; want one with runner r1", got, err)
 		}
-		if err := store.DeleteRunner(t.Context(), key("r1"), "uid-r1", fleet.AuditEntry{}); err != nil {
+		if err := store.DeleteRunner(t.Context(), key("r1"), "uid-r1", audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := store.DeleteCluster(t.Context(), "org", "c1", fleet.AuditEntry{}); err != nil {
+		if err := store.DeleteCluster(t.Context(), "org", "c1", audit.Entry{}); err != nil {
 			t.Errorf("DeleteCluster without a runner: %v", err)
 		}
-		if err := store.DeleteCluster(t.Context(), "org", "c1", fleet.AuditEntry{}); !errors.Is(err, fleet.ErrClusterNotFound) {
+		if err := store.DeleteCluster(t.Context(), "org", "c1", audit.Entry{}); !errors.Is(err, fleet.ErrClusterNotFound) {
 			t.Errorf("DeleteCluster again: %v, want ErrClusterNotFound", err)
 		}
 	})
@@ -184,7 +185,7 @@ func runners(t *testing.T, open func(*testing.T) FleetStore) {
 			r.DisplayName, r.Policy, r.ETag, r.TargetRevision, r.LatestRevision = "new", nil, "etag-2", 2, 2
 			r.Phase, r.InstallError = fleet.PhaseFailed, &sandboxv1.InstallError{Message: "why"}
 			r.LastHeartbeatTime = epoch.Add(time.Hour)
-			return &fleet.Write{Revision: &second, Audit: &fleet.AuditEntry{OrganizationID: "org", Time: epoch}}, nil
+			return &fleet.Write{Revision: &second, Audit: &audit.Entry{OrganizationID: "org", Time: epoch}}, nil
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -240,7 +241,7 @@ func runners(t *testing.T, open func(*testing.T) FleetStore) {
 			}
 			query.AfterRunnerID = records[len(records)-1].RunnerID
 			insertRunner(t, store, runner(fmt.Sprintf("a-new-%d", page), fmt.Sprintf("c9%d", page)))
-			if err := store.DeleteRunner(t.Context(), key(query.AfterRunnerID), "uid-"+query.AfterRunnerID, fleet.AuditEntry{}); err != nil {
+			if err := store.DeleteRunner(t.Context(), key(query.AfterRunnerID), "uid-"+query.AfterRunnerID, audit.Entry{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -275,7 +276,7 @@ func runners(t *testing.T, open func(*testing.T) FleetStore) {
 	t.Run("deletion spares a later runner of the same id", func(t *testing.T) {
 		store := withClusters(t, open, "c1")
 		insertRunner(t, store, runner("r1", "c1"))
-		if err := store.DeleteRunner(t.Context(), key("r1"), "an earlier uid", fleet.AuditEntry{}); err != nil {
+		if err := store.DeleteRunner(t.Context(), key("r1"), "an earlier uid", audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := store.Runner(t.Context(), key("r1")); err != nil {
@@ -320,7 +321,7 @@ func requests(t *testing.T, open func(*testing.T) FleetStore) {
 		if _, err := store.InsertRunner(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
-		if err := store.DeleteRunner(t.Context(), key("r1"), "uid-r1", fleet.AuditEntry{}); err != nil {
+		if err := store.DeleteRunner(t.Context(), key("r1"), "uid-r1", audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 		if answer, err := store.InsertRunner(t.Context(), first); err != nil || string(answer) != "answer" {
@@ -382,7 +383,7 @@ func credentials(t *testing.T, open func(*testing.T) FleetStore) {
 		store := withClusters(t, open, "c1")
 		insertRunner(t, store, runner("r1", "c1"))
 		put(t, store, credential(fleet.CredentialSession, 1, 1))
-		if err := store.DeleteRunner(t.Context(), key("r1"), "uid-r1", fleet.AuditEntry{}); err != nil {
+		if err := store.DeleteRunner(t.Context(), key("r1"), "uid-r1", audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 		unknown(t, store, fleet.CredentialSession, 1)
@@ -397,7 +398,7 @@ func withClusters(t *testing.T, open func(*testing.T) FleetStore, ids ...string)
 	store := open(t)
 	organizations(t, store, "org", "other")
 	for _, id := range ids {
-		if err := store.InsertCluster(t.Context(), cluster(id), fleet.AuditEntry{OrganizationID: "org", Time: epoch}); err != nil {
+		if err := store.InsertCluster(t.Context(), cluster(id), audit.Entry{OrganizationID: "org", Time: epoch}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -471,7 +472,7 @@ func newRunner(record *fleet.RunnerRecord) fleet.NewRunner {
 	return fleet.NewRunner{
 		Runner:   record,
 		Revision: revisionOne(),
-		Audit:    fleet.AuditEntry{OrganizationID: record.OrganizationID, Time: epoch, Action: "CreateManagedRunner", Resource: record.RunnerID},
+		Audit:    audit.Entry{OrganizationID: record.OrganizationID, Time: epoch, Action: "CreateManagedRunner", Resource: record.RunnerID},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
 )
 
@@ -43,7 +44,7 @@ func Tokens(t *testing.T, open func(*testing.T) AuthStore) {
 			TokenID: "t1", OrganizationID: "org", UserID: "user", DisplayName: "ci", Role: auth.RoleAdmin,
 			CreateTime: epoch, ExpireTime: epoch.Add(time.Hour), Hash: [auth.HashSize]byte{1, 2, 31: 3},
 		}
-		if err := store.InsertToken(t.Context(), want); err != nil {
+		if err := store.InsertToken(t.Context(), want, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := store.Token(t.Context(), "t1")
@@ -67,7 +68,7 @@ func Tokens(t *testing.T, open func(*testing.T) AuthStore) {
 			{TokenID: "foreign", OrganizationID: "other", CreateTime: epoch},
 		} {
 			token.Hash[0] = byte(i)
-			if err := store.InsertToken(t.Context(), token); err != nil {
+			if err := store.InsertToken(t.Context(), token, audit.Entry{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -87,14 +88,14 @@ func Tokens(t *testing.T, open func(*testing.T) AuthStore) {
 	t.Run("a token is revoked once, by its own organization", func(t *testing.T) {
 		store := open(t)
 		organizations(t, store, "org", "other")
-		if err := store.InsertToken(t.Context(), auth.Token{TokenID: "t1", OrganizationID: "org", CreateTime: epoch}); err != nil {
+		if err := store.InsertToken(t.Context(), auth.Token{TokenID: "t1", OrganizationID: "org", CreateTime: epoch}, audit.Entry{OrganizationID: "org", Time: epoch}); err != nil {
 			t.Fatal(err)
 		}
-		if err := store.RevokeToken(t.Context(), "other", "t1", epoch); !errors.Is(err, auth.ErrTokenNotFound) {
+		if err := store.RevokeToken(t.Context(), "other", "t1", audit.Entry{Time: epoch}); !errors.Is(err, auth.ErrTokenNotFound) {
 			t.Errorf("another organization's revocation: %v, want ErrTokenNotFound", err)
 		}
 		for _, at := range []time.Time{epoch.Add(time.Minute), epoch.Add(time.Hour)} {
-			if err := store.RevokeToken(t.Context(), "org", "t1", at); err != nil {
+			if err := store.RevokeToken(t.Context(), "org", "t1", audit.Entry{OrganizationID: "org", Time: at}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1163,11 +1164,269 @@ func (x *PruneImagesResponse) GetRemovedImages() []*Image {
 	return nil
 }
 
+// AuditEntry tells of one change, and is written with it.
+type AuditEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Grows with each entry of the server.
+	AuditId    int64                  `protobuf:"varint,1,opt,name=audit_id,json=auditId,proto3" json:"audit_id,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// Who; empty for what the server did by itself.
+	UserId  string `protobuf:"bytes,3,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	TokenId string `protobuf:"bytes,4,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	// The IP address that the request came from, and the program that it named.
+	SourceAddress string `protobuf:"bytes,5,opt,name=source_address,json=sourceAddress,proto3" json:"source_address,omitempty"`
+	Client        string `protobuf:"bytes,6,opt,name=client,proto3" json:"client,omitempty"`
+	// A method's name, such as "UpdateManagedRunner", or what the server did by
+	// itself.
+	Action string `protobuf:"bytes,7,opt,name=action,proto3" json:"action,omitempty"`
+	// Id of what was changed.
+	Resource string `protobuf:"bytes,8,opt,name=resource,proto3" json:"resource,omitempty"`
+	// SHA-256, in hexadecimal, of what is declared of the resource before and
+	// after; empty when it was not there.
+	BeforeDigest string `protobuf:"bytes,9,opt,name=before_digest,json=beforeDigest,proto3" json:"before_digest,omitempty"`
+	AfterDigest  string `protobuf:"bytes,10,opt,name=after_digest,json=afterDigest,proto3" json:"after_digest,omitempty"`
+	// What else there is to say, such as the update mask.
+	Detail        *structpb.Struct `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditEntry) Reset() {
+	*x = AuditEntry{}
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditEntry) ProtoMessage() {}
+
+func (x *AuditEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
+func (*AuditEntry) Descriptor() ([]byte, []int) {
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *AuditEntry) GetAuditId() int64 {
+	if x != nil {
+		return x.AuditId
+	}
+	return 0
+}
+
+func (x *AuditEntry) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *AuditEntry) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetTokenId() string {
+	if x != nil {
+		return x.TokenId
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetSourceAddress() string {
+	if x != nil {
+		return x.SourceAddress
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetBeforeDigest() string {
+	if x != nil {
+		return x.BeforeDigest
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetAfterDigest() string {
+	if x != nil {
+		return x.AfterDigest
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetDetail() *structpb.Struct {
+	if x != nil {
+		return x.Detail
+	}
+	return nil
+}
+
+type ListAuditEntriesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1000; 0 means 50.
+	PageSize  int32  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Entries of that resource; empty: of any.
+	Resource string `protobuf:"bytes,3,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Entries of that user; empty: of any.
+	UserId        string `protobuf:"bytes,4,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditEntriesRequest) Reset() {
+	*x = ListAuditEntriesRequest{}
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditEntriesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditEntriesRequest) ProtoMessage() {}
+
+func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditEntriesRequest.ProtoReflect.Descriptor instead.
+func (*ListAuditEntriesRequest) Descriptor() ([]byte, []int) {
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListAuditEntriesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListAuditEntriesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListAuditEntriesRequest) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *ListAuditEntriesRequest) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+type ListAuditEntriesResponse struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	AuditEntries []*AuditEntry          `protobuf:"bytes,1,rep,name=audit_entries,json=auditEntries,proto3" json:"audit_entries,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditEntriesResponse) Reset() {
+	*x = ListAuditEntriesResponse{}
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditEntriesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditEntriesResponse) ProtoMessage() {}
+
+func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditEntriesResponse.ProtoReflect.Descriptor instead.
+func (*ListAuditEntriesResponse) Descriptor() ([]byte, []int) {
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListAuditEntriesResponse) GetAuditEntries() []*AuditEntry {
+	if x != nil {
+		return x.AuditEntries
+	}
+	return nil
+}
+
+func (x *ListAuditEntriesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 var File_sandbar_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_sandbar_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1csandbar/admin/v1/admin.proto\x12\x10sandbar.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x02\n" +
+	"\x1csandbar/admin/v1/admin.proto\x12\x10sandbar.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x02\n" +
 	"\aCluster\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12?\n" +
@@ -1232,7 +1491,31 @@ const file_sandbar_admin_v1_admin_proto_rawDesc = "" +
 	"\x12PruneImagesRequest\x12$\n" +
 	"\trunner_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01R\brunnerId\"U\n" +
 	"\x13PruneImagesResponse\x12>\n" +
-	"\x0eremoved_images\x18\x01 \x03(\v2\x17.sandbar.admin.v1.ImageR\rremovedImages*`\n" +
+	"\x0eremoved_images\x18\x01 \x03(\v2\x17.sandbar.admin.v1.ImageR\rremovedImages\"\x84\x03\n" +
+	"\n" +
+	"AuditEntry\x12\x19\n" +
+	"\baudit_id\x18\x01 \x01(\x03R\aauditId\x12;\n" +
+	"\vcreate_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12\x17\n" +
+	"\auser_id\x18\x03 \x01(\tR\x06userId\x12\x19\n" +
+	"\btoken_id\x18\x04 \x01(\tR\atokenId\x12%\n" +
+	"\x0esource_address\x18\x05 \x01(\tR\rsourceAddress\x12\x16\n" +
+	"\x06client\x18\x06 \x01(\tR\x06client\x12\x16\n" +
+	"\x06action\x18\a \x01(\tR\x06action\x12\x1a\n" +
+	"\bresource\x18\b \x01(\tR\bresource\x12#\n" +
+	"\rbefore_digest\x18\t \x01(\tR\fbeforeDigest\x12!\n" +
+	"\fafter_digest\x18\n" +
+	" \x01(\tR\vafterDigest\x12/\n" +
+	"\x06detail\x18\v \x01(\v2\x17.google.protobuf.StructR\x06detail\"\x93\x01\n" +
+	"\x17ListAuditEntriesRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x1a\n" +
+	"\bresource\x18\x03 \x01(\tR\bresource\x12\x17\n" +
+	"\auser_id\x18\x04 \x01(\tR\x06userId\"\x85\x01\n" +
+	"\x18ListAuditEntriesResponse\x12A\n" +
+	"\raudit_entries\x18\x01 \x03(\v2\x1c.sandbar.admin.v1.AuditEntryR\fauditEntries\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*`\n" +
 	"\vClusterKind\x12\x1c\n" +
 	"\x18CLUSTER_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CLUSTER_KIND_LOCAL\x10\x01\x12\x1b\n" +
@@ -1251,7 +1534,9 @@ const file_sandbar_admin_v1_admin_proto_rawDesc = "" +
 	"\vCreateToken\x12$.sandbar.admin.v1.CreateTokenRequest\x1a%.sandbar.admin.v1.CreateTokenResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x05token\"\x10/admin/v1/tokens\x12q\n" +
 	"\n" +
 	"ListTokens\x12#.sandbar.admin.v1.ListTokensRequest\x1a$.sandbar.admin.v1.ListTokensResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/admin/v1/tokens\x12\x86\x01\n" +
-	"\vRevokeToken\x12$.sandbar.admin.v1.RevokeTokenRequest\x1a%.sandbar.admin.v1.RevokeTokenResponse\"*\x82\xd3\xe4\x93\x02$\"\"/admin/v1/tokens/{token_id}:revoke2\xa7\x02\n" +
+	"\vRevokeToken\x12$.sandbar.admin.v1.RevokeTokenRequest\x1a%.sandbar.admin.v1.RevokeTokenResponse\"*\x82\xd3\xe4\x93\x02$\"\"/admin/v1/tokens/{token_id}:revoke2\x9a\x01\n" +
+	"\fAuditService\x12\x89\x01\n" +
+	"\x10ListAuditEntries\x12).sandbar.admin.v1.ListAuditEntriesRequest\x1a*.sandbar.admin.v1.ListAuditEntriesResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/admin/v1/auditEntries2\xa7\x02\n" +
 	"\fImageService\x12\x85\x01\n" +
 	"\n" +
 	"ListImages\x12#.sandbar.admin.v1.ListImagesRequest\x1a$.sandbar.admin.v1.ListImagesResponse\",\x82\xd3\xe4\x93\x02&\x12$/admin/v1/runners/{runner_id}/images\x12\x8e\x01\n" +
@@ -1270,73 +1555,82 @@ func file_sandbar_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_sandbar_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sandbar_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_sandbar_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_sandbar_admin_v1_admin_proto_goTypes = []any{
-	(ClusterKind)(0),              // 0: sandbar.admin.v1.ClusterKind
-	(Role)(0),                     // 1: sandbar.admin.v1.Role
-	(*Cluster)(nil),               // 2: sandbar.admin.v1.Cluster
-	(*CreateClusterRequest)(nil),  // 3: sandbar.admin.v1.CreateClusterRequest
-	(*CreateClusterResponse)(nil), // 4: sandbar.admin.v1.CreateClusterResponse
-	(*GetClusterRequest)(nil),     // 5: sandbar.admin.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),    // 6: sandbar.admin.v1.GetClusterResponse
-	(*ListClustersRequest)(nil),   // 7: sandbar.admin.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),  // 8: sandbar.admin.v1.ListClustersResponse
-	(*DeleteClusterRequest)(nil),  // 9: sandbar.admin.v1.DeleteClusterRequest
-	(*DeleteClusterResponse)(nil), // 10: sandbar.admin.v1.DeleteClusterResponse
-	(*Token)(nil),                 // 11: sandbar.admin.v1.Token
-	(*CreateTokenRequest)(nil),    // 12: sandbar.admin.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 13: sandbar.admin.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 14: sandbar.admin.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 15: sandbar.admin.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),    // 16: sandbar.admin.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),   // 17: sandbar.admin.v1.RevokeTokenResponse
-	(*Image)(nil),                 // 18: sandbar.admin.v1.Image
-	(*ListImagesRequest)(nil),     // 19: sandbar.admin.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),    // 20: sandbar.admin.v1.ListImagesResponse
-	(*PruneImagesRequest)(nil),    // 21: sandbar.admin.v1.PruneImagesRequest
-	(*PruneImagesResponse)(nil),   // 22: sandbar.admin.v1.PruneImagesResponse
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(ClusterKind)(0),                 // 0: sandbar.admin.v1.ClusterKind
+	(Role)(0),                        // 1: sandbar.admin.v1.Role
+	(*Cluster)(nil),                  // 2: sandbar.admin.v1.Cluster
+	(*CreateClusterRequest)(nil),     // 3: sandbar.admin.v1.CreateClusterRequest
+	(*CreateClusterResponse)(nil),    // 4: sandbar.admin.v1.CreateClusterResponse
+	(*GetClusterRequest)(nil),        // 5: sandbar.admin.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),       // 6: sandbar.admin.v1.GetClusterResponse
+	(*ListClustersRequest)(nil),      // 7: sandbar.admin.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),     // 8: sandbar.admin.v1.ListClustersResponse
+	(*DeleteClusterRequest)(nil),     // 9: sandbar.admin.v1.DeleteClusterRequest
+	(*DeleteClusterResponse)(nil),    // 10: sandbar.admin.v1.DeleteClusterResponse
+	(*Token)(nil),                    // 11: sandbar.admin.v1.Token
+	(*CreateTokenRequest)(nil),       // 12: sandbar.admin.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 13: sandbar.admin.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 14: sandbar.admin.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 15: sandbar.admin.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),       // 16: sandbar.admin.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 17: sandbar.admin.v1.RevokeTokenResponse
+	(*Image)(nil),                    // 18: sandbar.admin.v1.Image
+	(*ListImagesRequest)(nil),        // 19: sandbar.admin.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),       // 20: sandbar.admin.v1.ListImagesResponse
+	(*PruneImagesRequest)(nil),       // 21: sandbar.admin.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),      // 22: sandbar.admin.v1.PruneImagesResponse
+	(*AuditEntry)(nil),               // 23: sandbar.admin.v1.AuditEntry
+	(*ListAuditEntriesRequest)(nil),  // 24: sandbar.admin.v1.ListAuditEntriesRequest
+	(*ListAuditEntriesResponse)(nil), // 25: sandbar.admin.v1.ListAuditEntriesResponse
+	(*timestamppb.Timestamp)(nil),    // 26: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),          // 27: google.protobuf.Struct
 }
 var file_sandbar_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sandbar.admin.v1.Cluster.kind:type_name -> sandbar.admin.v1.ClusterKind
-	23, // 1: sandbar.admin.v1.Cluster.create_time:type_name -> google.protobuf.Timestamp
+	26, // 1: sandbar.admin.v1.Cluster.create_time:type_name -> google.protobuf.Timestamp
 	2,  // 2: sandbar.admin.v1.CreateClusterRequest.cluster:type_name -> sandbar.admin.v1.Cluster
 	2,  // 3: sandbar.admin.v1.CreateClusterResponse.cluster:type_name -> sandbar.admin.v1.Cluster
 	2,  // 4: sandbar.admin.v1.GetClusterResponse.cluster:type_name -> sandbar.admin.v1.Cluster
 	2,  // 5: sandbar.admin.v1.ListClustersResponse.clusters:type_name -> sandbar.admin.v1.Cluster
 	1,  // 6: sandbar.admin.v1.Token.role:type_name -> sandbar.admin.v1.Role
-	23, // 7: sandbar.admin.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	23, // 8: sandbar.admin.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	23, // 9: sandbar.admin.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	26, // 7: sandbar.admin.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	26, // 8: sandbar.admin.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	26, // 9: sandbar.admin.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
 	11, // 10: sandbar.admin.v1.CreateTokenRequest.token:type_name -> sandbar.admin.v1.Token
 	11, // 11: sandbar.admin.v1.CreateTokenResponse.token:type_name -> sandbar.admin.v1.Token
 	11, // 12: sandbar.admin.v1.ListTokensResponse.tokens:type_name -> sandbar.admin.v1.Token
-	23, // 13: sandbar.admin.v1.Image.pull_time:type_name -> google.protobuf.Timestamp
+	26, // 13: sandbar.admin.v1.Image.pull_time:type_name -> google.protobuf.Timestamp
 	18, // 14: sandbar.admin.v1.ListImagesResponse.images:type_name -> sandbar.admin.v1.Image
 	18, // 15: sandbar.admin.v1.PruneImagesResponse.removed_images:type_name -> sandbar.admin.v1.Image
-	3,  // 16: sandbar.admin.v1.ClusterService.CreateCluster:input_type -> sandbar.admin.v1.CreateClusterRequest
-	5,  // 17: sandbar.admin.v1.ClusterService.GetCluster:input_type -> sandbar.admin.v1.GetClusterRequest
-	7,  // 18: sandbar.admin.v1.ClusterService.ListClusters:input_type -> sandbar.admin.v1.ListClustersRequest
-	9,  // 19: sandbar.admin.v1.ClusterService.DeleteCluster:input_type -> sandbar.admin.v1.DeleteClusterRequest
-	12, // 20: sandbar.admin.v1.TokenService.CreateToken:input_type -> sandbar.admin.v1.CreateTokenRequest
-	14, // 21: sandbar.admin.v1.TokenService.ListTokens:input_type -> sandbar.admin.v1.ListTokensRequest
-	16, // 22: sandbar.admin.v1.TokenService.RevokeToken:input_type -> sandbar.admin.v1.RevokeTokenRequest
-	19, // 23: sandbar.admin.v1.ImageService.ListImages:input_type -> sandbar.admin.v1.ListImagesRequest
-	21, // 24: sandbar.admin.v1.ImageService.PruneImages:input_type -> sandbar.admin.v1.PruneImagesRequest
-	4,  // 25: sandbar.admin.v1.ClusterService.CreateCluster:output_type -> sandbar.admin.v1.CreateClusterResponse
-	6,  // 26: sandbar.admin.v1.ClusterService.GetCluster:output_type -> sandbar.admin.v1.GetClusterResponse
-	8,  // 27: sandbar.admin.v1.ClusterService.ListClusters:output_type -> sandbar.admin.v1.ListClustersResponse
-	10, // 28: sandbar.admin.v1.ClusterService.DeleteCluster:output_type -> sandbar.admin.v1.DeleteClusterResponse
-	13, // 29: sandbar.admin.v1.TokenService.CreateToken:output_type -> sandbar.admin.v1.CreateTokenResponse
-	15, // 30: sandbar.admin.v1.TokenService.ListTokens:output_type -> sandbar.admin.v1.ListTokensResponse
-	17, // 31: sandbar.admin.v1.TokenService.RevokeToken:output_type -> sandbar.admin.v1.RevokeTokenResponse
-	20, // 32: sandbar.admin.v1.ImageService.ListImages:output_type -> sandbar.admin.v1.ListImagesResponse
-	22, // 33: sandbar.admin.v1.ImageService.PruneImages:output_type -> sandbar.admin.v1.PruneImagesResponse
-	25, // [25:34] is the sub-list for method output_type
-	16, // [16:25] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	26, // 16: sandbar.admin.v1.AuditEntry.create_time:type_name -> google.protobuf.Timestamp
+	27, // 17: sandbar.admin.v1.AuditEntry.detail:type_name -> google.protobuf.Struct
+	23, // 18: sandbar.admin.v1.ListAuditEntriesResponse.audit_entries:type_name -> sandbar.admin.v1.AuditEntry
+	3,  // 19: sandbar.admin.v1.ClusterService.CreateCluster:input_type -> sandbar.admin.v1.CreateClusterRequest
+	5,  // 20: sandbar.admin.v1.ClusterService.GetCluster:input_type -> sandbar.admin.v1.GetClusterRequest
+	7,  // 21: sandbar.admin.v1.ClusterService.ListClusters:input_type -> sandbar.admin.v1.ListClustersRequest
+	9,  // 22: sandbar.admin.v1.ClusterService.DeleteCluster:input_type -> sandbar.admin.v1.DeleteClusterRequest
+	12, // 23: sandbar.admin.v1.TokenService.CreateToken:input_type -> sandbar.admin.v1.CreateTokenRequest
+	14, // 24: sandbar.admin.v1.TokenService.ListTokens:input_type -> sandbar.admin.v1.ListTokensRequest
+	16, // 25: sandbar.admin.v1.TokenService.RevokeToken:input_type -> sandbar.admin.v1.RevokeTokenRequest
+	24, // 26: sandbar.admin.v1.AuditService.ListAuditEntries:input_type -> sandbar.admin.v1.ListAuditEntriesRequest
+	19, // 27: sandbar.admin.v1.ImageService.ListImages:input_type -> sandbar.admin.v1.ListImagesRequest
+	21, // 28: sandbar.admin.v1.ImageService.PruneImages:input_type -> sandbar.admin.v1.PruneImagesRequest
+	4,  // 29: sandbar.admin.v1.ClusterService.CreateCluster:output_type -> sandbar.admin.v1.CreateClusterResponse
+	6,  // 30: sandbar.admin.v1.ClusterService.GetCluster:output_type -> sandbar.admin.v1.GetClusterResponse
+	8,  // 31: sandbar.admin.v1.ClusterService.ListClusters:output_type -> sandbar.admin.v1.ListClustersResponse
+	10, // 32: sandbar.admin.v1.ClusterService.DeleteCluster:output_type -> sandbar.admin.v1.DeleteClusterResponse
+	13, // 33: sandbar.admin.v1.TokenService.CreateToken:output_type -> sandbar.admin.v1.CreateTokenResponse
+	15, // 34: sandbar.admin.v1.TokenService.ListTokens:output_type -> sandbar.admin.v1.ListTokensResponse
+	17, // 35: sandbar.admin.v1.TokenService.RevokeToken:output_type -> sandbar.admin.v1.RevokeTokenResponse
+	25, // 36: sandbar.admin.v1.AuditService.ListAuditEntries:output_type -> sandbar.admin.v1.ListAuditEntriesResponse
+	20, // 37: sandbar.admin.v1.ImageService.ListImages:output_type -> sandbar.admin.v1.ListImagesResponse
+	22, // 38: sandbar.admin.v1.ImageService.PruneImages:output_type -> sandbar.admin.v1.PruneImagesResponse
+	29, // [29:39] is the sub-list for method output_type
+	19, // [19:29] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_sandbar_admin_v1_admin_proto_init() }
@@ -1350,9 +1644,9 @@ func file_sandbar_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbar_admin_v1_admin_proto_rawDesc), len(file_sandbar_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_sandbar_admin_v1_admin_proto_goTypes,
 		DependencyIndexes: file_sandbar_admin_v1_admin_proto_depIdxs,

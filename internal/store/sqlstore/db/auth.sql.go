@@ -69,9 +69,9 @@ func (q *Queries) OrganizationByName(ctx context.Context, name string) (Organiza
 	return i, err
 }
 
-const revokeToken = `-- name: RevokeToken :execrows
+const revokeToken = `-- name: RevokeToken :exec
 UPDATE tokens
-SET revoke_time = coalesce(revoke_time, $1)
+SET revoke_time = $1
 WHERE organization_id = $2 AND token_id = $3
 `
 
@@ -81,12 +81,9 @@ type RevokeTokenParams struct {
 	TokenID        string
 }
 
-func (q *Queries) RevokeToken(ctx context.Context, arg RevokeTokenParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, revokeToken, arg.RevokeTime, arg.OrganizationID, arg.TokenID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+func (q *Queries) RevokeToken(ctx context.Context, arg RevokeTokenParams) error {
+	_, err := q.db.ExecContext(ctx, revokeToken, arg.RevokeTime, arg.OrganizationID, arg.TokenID)
+	return err
 }
 
 const token = `-- name: Token :one

@@ -10,16 +10,31 @@ import (
 )
 
 const auditLog = `-- name: AuditLog :many
-SELECT audit_id, organization_id, time, user_id, token_id, action, resource, detail FROM audit_log WHERE organization_id = $1 AND resource = $2 ORDER BY audit_id
+SELECT audit_id, organization_id, time, user_id, token_id, action, resource, detail, source_address, client, before_digest, after_digest FROM audit_log
+WHERE organization_id = $1
+    AND audit_id < $2
+    AND ($3 = '' OR resource = $3)
+    AND ($4 = '' OR user_id = $4)
+ORDER BY audit_id DESC
+LIMIT $5
 `
 
 type AuditLogParams struct {
 	OrganizationID string
-	Resource       string
+	BeforeAuditID  int64
+	Resource       interface{}
+	UserID         interface{}
+	Page           int32
 }
 
 func (q *Queries) AuditLog(ctx context.Context, arg AuditLogParams) ([]AuditLog, error) {
-	rows, err := q.db.QueryContext(ctx, auditLog, arg.OrganizationID, arg.Resource)
+	rows, err := q.db.QueryContext(ctx, auditLog,
+		arg.OrganizationID,
+		arg.BeforeAuditID,
+		arg.Resource,
+		arg.UserID,
+		arg.Page,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -36,6 +51,10 @@ func (q *Queries) AuditLog(ctx context.Context, arg AuditLogParams) ([]AuditLog,
 			&i.Action,
 			&i.Resource,
 			&i.Detail,
+			&i.SourceAddress,
+			&i.Client,
+			&i.BeforeDigest,
+			&i.AfterDigest,
 		); err != nil {
 			return nil, err
 		}
@@ -252,8 +271,9 @@ func (q *Queries) DeleteRunner(ctx context.Context, arg DeleteRunnerParams) (int
 }
 
 const insertAudit = `-- name: InsertAudit :exec
-INSERT INTO audit_log (organization_id, time, user_id, token_id, action, resource, detail)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO audit_log (
+    organization_id, time, user_id, token_id, source_address, client, action, resource, before_digest, after_digest, detail
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 `
 
 type InsertAuditParams struct {
@@ -261,8 +281,12 @@ type InsertAuditParams struct {
 	Time           int64
 	UserID         string
 	TokenID        string
+	SourceAddress  string
+	Client         string
 	Action         string
 	Resource       string
+	BeforeDigest   []byte
+	AfterDigest    []byte
 	Detail         string
 }
 
@@ -272,8 +296,12 @@ func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error 
 		arg.Time,
 		arg.UserID,
 		arg.TokenID,
+		arg.SourceAddress,
+		arg.Client,
 		arg.Action,
 		arg.Resource,
+		arg.BeforeDigest,
+		arg.AfterDigest,
 		arg.Detail,
 	)
 	return err

@@ -13,6 +13,10 @@ type AuditLog struct {
 	Action         string
 	Resource       string
 	Detail         string
+	SourceAddress  string
+	Client         string
+	BeforeDigest   []byte
+	AfterDigest    []byte
 }
 
 type Cluster struct {

@@ -16,7 +16,7 @@ SELECT * FROM tokens WHERE token_id = $1;
 -- name: Tokens :many
 SELECT * FROM tokens WHERE organization_id = $1 ORDER BY create_time, token_id;
 
--- name: RevokeToken :execrows
+-- name: RevokeToken :exec
 UPDATE tokens
-SET revoke_time = coalesce(revoke_time, sqlc.arg(revoke_time))
+SET revoke_time = sqlc.arg(revoke_time)
 WHERE organization_id = sqlc.arg(organization_id) AND token_id = sqlc.arg(token_id);

@@ -112,8 +112,15 @@ SET digest = excluded.digest, answer = excluded.answer, expire_time = excluded.e
 DELETE FROM request_ids WHERE expire_time < $1;
 
 -- name: InsertAudit :exec
-INSERT INTO audit_log (organization_id, time, user_id, token_id, action, resource, detail)
-VALUES ($1, $2, $3, $4, $5, $6, $7);
+INSERT INTO audit_log (
+    organization_id, time, user_id, token_id, source_address, client, action, resource, before_digest, after_digest, detail
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: AuditLog :many
-SELECT * FROM audit_log WHERE organization_id = $1 AND resource = $2 ORDER BY audit_id;
+SELECT * FROM audit_log
+WHERE organization_id = sqlc.arg(organization_id)
+    AND audit_id < sqlc.arg(before_audit_id)
+    AND (sqlc.arg(resource) = '' OR resource = sqlc.arg(resource))
+    AND (sqlc.arg(user_id) = '' OR user_id = sqlc.arg(user_id))
+ORDER BY audit_id DESC
+LIMIT sqlc.arg(page);

@@ -27,6 +27,8 @@ const (
 	ClusterServiceName = "sandbar.admin.v1.ClusterService"
 	// TokenServiceName is the fully-qualified name of the TokenService service.
 	TokenServiceName = "sandbar.admin.v1.TokenService"
+	// AuditServiceName is the fully-qualified name of the AuditService service.
+	AuditServiceName = "sandbar.admin.v1.AuditService"
 	// ImageServiceName is the fully-qualified name of the ImageService service.
 	ImageServiceName = "sandbar.admin.v1.ImageService"
 )
@@ -59,6 +61,9 @@ const (
 	// TokenServiceRevokeTokenProcedure is the fully-qualified name of the TokenService's RevokeToken
 	// RPC.
 	TokenServiceRevokeTokenProcedure = "/sandbar.admin.v1.TokenService/RevokeToken"
+	// AuditServiceListAuditEntriesProcedure is the fully-qualified name of the AuditService's
+	// ListAuditEntries RPC.
+	AuditServiceListAuditEntriesProcedure = "/sandbar.admin.v1.AuditService/ListAuditEntries"
 	// ImageServiceListImagesProcedure is the fully-qualified name of the ImageService's ListImages RPC.
 	ImageServiceListImagesProcedure = "/sandbar.admin.v1.ImageService/ListImages"
 	// ImageServicePruneImagesProcedure is the fully-qualified name of the ImageService's PruneImages
@@ -370,6 +375,82 @@ func (UnimplementedTokenServiceHandler) ListTokens(context.Context, *v1.ListToke
 
 func (UnimplementedTokenServiceHandler) RevokeToken(context.Context, *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandbar.admin.v1.TokenService.RevokeToken is not implemented"))
+}
+
+// AuditServiceClient is a client for the sandbar.admin.v1.AuditService service.
+type AuditServiceClient interface {
+	// ListAuditEntries lists the organization's entries, the newest first.
+	ListAuditEntries(context.Context, *v1.ListAuditEntriesRequest) (*v1.ListAuditEntriesResponse, error)
+}
+
+// NewAuditServiceClient constructs a client for the sandbar.admin.v1.AuditService service. By
+// default, it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses,
+// and sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the
+// connect.WithGRPC() or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewAuditServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) AuditServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	auditServiceMethods := v1.File_sandbar_admin_v1_admin_proto.Services().ByName("AuditService").Methods()
+	return &auditServiceClient{
+		listAuditEntries: connect.NewClient[v1.ListAuditEntriesRequest, v1.ListAuditEntriesResponse](
+			httpClient,
+			baseURL+AuditServiceListAuditEntriesProcedure,
+			connect.WithSchema(auditServiceMethods.ByName("ListAuditEntries")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// auditServiceClient implements AuditServiceClient.
+type auditServiceClient struct {
+	listAuditEntries *connect.Client[v1.ListAuditEntriesRequest, v1.ListAuditEntriesResponse]
+}
+
+// ListAuditEntries calls sandbar.admin.v1.AuditService.ListAuditEntries.
+func (c *auditServiceClient) ListAuditEntries(ctx context.Context, req *v1.ListAuditEntriesRequest) (*v1.ListAuditEntriesResponse, error) {
+	response, err := c.listAuditEntries.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// AuditServiceHandler is an implementation of the sandbar.admin.v1.AuditService service.
+type AuditServiceHandler interface {
+	// ListAuditEntries lists the organization's entries, the newest first.
+	ListAuditEntries(context.Context, *v1.ListAuditEntriesRequest) (*v1.ListAuditEntriesResponse, error)
+}
+
+// NewAuditServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewAuditServiceHandler(svc AuditServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	auditServiceMethods := v1.File_sandbar_admin_v1_admin_proto.Services().ByName("AuditService").Methods()
+	auditServiceListAuditEntriesHandler := connect.NewUnaryHandlerSimple(
+		AuditServiceListAuditEntriesProcedure,
+		svc.ListAuditEntries,
+		connect.WithSchema(auditServiceMethods.ByName("ListAuditEntries")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/sandbar.admin.v1.AuditService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case AuditServiceListAuditEntriesProcedure:
+			auditServiceListAuditEntriesHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedAuditServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedAuditServiceHandler struct{}
+
+func (UnimplementedAuditServiceHandler) ListAuditEntries(context.Context, *v1.ListAuditEntriesRequest) (*v1.ListAuditEntriesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandbar.admin.v1.AuditService.ListAuditEntries is not implemented"))
 }
 
 // ImageServiceClient is a client for the sandbar.admin.v1.ImageService service.
