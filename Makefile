@@ -57,7 +57,7 @@ test: build build/tools/gotestsum
 check: check-generated check-format check-tidy lint check-scripts vulnerabilities
 
 # What `make generate` writes.
-GENERATED   := 'api/*.pb.go' 'api/*.connect.go' internal/store/sqlstore/db docs/errors.md
+GENERATED   := 'api/*.pb.go' 'api/*.connect.go' api/openapi.yaml internal/store/sqlstore/db docs/errors.md
 # Go and shell as people write it.
 GO_FILES    := git ls-files -z '*.go' ':!api/*.pb.go' ':!api/*.connect.go' ':!internal/store/sqlstore/db'
 SHELL_FILES := git ls-files -z '*.sh' .ci/run
@@ -100,8 +100,9 @@ format: build/tools/gofumpt build/tools/buf build/protodeps
 
 # ---- generated code ---------------------------------------------------------
 
-generate: build/tools/buf build/tools/sqlc build/protodeps
+generate: build/tools/buf build/tools/protoc-gen-openapi build/tools/sqlc build/protodeps
 	build/tools/buf generate
+	cd tools && go run ./openapi ../api/openapi.yaml
 	PATH="$(CURDIR)/build/tools:$$PATH" go generate ./internal/...
 
 build/protodeps: tools/protodeps/main.go tools/go.mod
@@ -109,12 +110,13 @@ build/protodeps: tools/protodeps/main.go tools/go.mod
 	cd tools && go run ./protodeps ../$@
 
 # Each tool at the version that tools/go.mod pins.
-TOOL_buf           := github.com/bufbuild/buf/cmd/buf
-TOOL_gofumpt       := mvdan.cc/gofumpt
-TOOL_golangci-lint := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-TOOL_gotestsum     := gotest.tools/gotestsum
-TOOL_govulncheck   := golang.org/x/vuln/cmd/govulncheck
-TOOL_sqlc          := github.com/sqlc-dev/sqlc/cmd/sqlc
+TOOL_buf                := github.com/bufbuild/buf/cmd/buf
+TOOL_gofumpt            := mvdan.cc/gofumpt
+TOOL_golangci-lint      := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+TOOL_gotestsum          := gotest.tools/gotestsum
+TOOL_govulncheck        := golang.org/x/vuln/cmd/govulncheck
+TOOL_protoc-gen-openapi := github.com/google/gnostic/cmd/protoc-gen-openapi
+TOOL_sqlc               := github.com/sqlc-dev/sqlc/cmd/sqlc
 build/tools/%: tools/go.mod tools/go.sum
 	cd tools && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../$@ $(TOOL_$*)
 	@touch $@

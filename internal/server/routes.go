@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/grpcreflect"
 	"connectrpc.com/vanguard"
 
+	"github.com/sandbar-project/sandbar/api"
 	"github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1/sandboxv1connect"
 	"github.com/sandbar-project/sandbar/api/sandbar/admin/v1/adminv1connect"
 	"github.com/sandbar-project/sandbar/api/sandbar/runner/v1/runnerv1connect"
@@ -28,6 +29,8 @@ import (
 const (
 	healthPath = "/healthz"
 	readyPath  = "/readyz"
+	// openAPIPath is where anybody finds the description of the REST surface.
+	openAPIPath = "/openapi.yaml"
 	// maxRequestBytes is the contract's limit of one message.
 	maxRequestBytes = 100 << 20
 	// minCompressedBytes is the size from which an answer is worth compressing.
@@ -119,6 +122,11 @@ func routes(s services) (http.Handler, error) {
 			return
 		}
 		plain(w, http.StatusOK, "ready")
+	})
+	mux.HandleFunc("GET "+openAPIPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/yaml")
+		// It is lost only with the connection.
+		_, _ = w.Write(api.OpenAPI)
 	})
 	mux.HandleFunc("/", errs.notFound)
 	return logged(s.logger, mux), nil
