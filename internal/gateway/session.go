@@ -56,9 +56,13 @@ func (g *Gateway) serveTunnel(identity RunnerIdentity, conn *tunnel.Conn) {
 		logger:      logger,
 		connectedAt: g.clock.Now(),
 	}
-	if err := g.runSession(ctx, s); err != nil && ctx.Err() == nil {
-		logger.WarnContext(ctx, "a runner's session ended", "error", err)
+	err := g.runSession(ctx, s)
+	if err == nil || ctx.Err() != nil || connect.CodeOf(err) == connect.CodeUnavailable {
+		// A runner that is stopped says that it is unavailable, and why that is
+		// nobody needs to be told.
+		return
 	}
+	logger.WarnContext(ctx, "a runner's session ended", "error", err)
 }
 
 func (g *Gateway) runSession(ctx context.Context, s *session) error {

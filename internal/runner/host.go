@@ -273,5 +273,5 @@ func (h *host) sleep(ctx context.Context, d time.Duration) bool {
 
 // errLeaving is for calls that the process's end interrupts.
 func errLeaving() error {
-	return apierr.New(apierr.RunnerUnavailable, "the runner is restarting; try again").RetryAfter(time.Second)
+	return apierr.New(apierr.RunnerUnavailable, "the runner is stopping; try again").RetryAfter(time.Second)
 }

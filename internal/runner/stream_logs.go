@@ -79,7 +79,7 @@ func sendLogs(ctx, leaving context.Context, output *outputlog.Stream, session st
 		case errors.Is(err, outputlog.ErrGap):
 			return stream.Send(logError(logReplayGap, "output was dropped because it was read too slowly; start a new session"))
 		case err != nil && leaving.Err() != nil:
-			return stream.Send(logError(logInterrupted, "the runner is restarting; resume the session"))
+			return stream.Send(logError(logInterrupted, "the runner is stopping; resume the session"))
 		case err != nil:
 			return err
 		}

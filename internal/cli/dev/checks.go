@@ -102,6 +102,19 @@ func checkRuntime(wanted string) error {
 	return fmt.Errorf("no OCI runtime is installed: one of %s is needed in PATH; on Debian: apt-get install runc", strings.Join(runtimes, ", "))
 }
 
+// isolation says what keeps sandboxes from this machine, given the runtime that
+// the user named.
+func isolation(named string) string {
+	const gVisor = "runsc"
+	if _, err := exec.LookPath(gVisor); err == nil && named == "" || named == gVisor {
+		return "gVisor (runsc), a kernel of their own"
+	}
+	if named == "" {
+		return "this machine's kernel: install gVisor's runsc in PATH for a stronger wall around them"
+	}
+	return "this machine's kernel (" + named + ")"
+}
+
 func checkMirror(text string) error {
 	registry, address, ok := strings.Cut(text, "=")
 	if !ok || registry == "" || !strings.HasPrefix(address, "http://") && !strings.HasPrefix(address, "https://") {

@@ -198,6 +198,7 @@ func (s *system) say(format string, arguments ...any) {
 
 func (s *system) greet(environment environment) {
 	s.say("serving on %s", s.server.URL())
+	s.say("sandboxes run on %s", isolation(s.options.Runtime))
 	s.say("to use it from another shell: . %s", environment.path)
 	s.say("ready")
 }

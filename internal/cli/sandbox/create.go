@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -19,6 +20,8 @@ type createOptions struct {
 	Command []string
 	Spec    spec.Flags
 	Wait    bool
+	// Quiet prints the id alone.
+	Quiet bool
 }
 
 func newCreate(call *invocation.Invocation) *cobra.Command {
@@ -31,7 +34,7 @@ the image's own command is. The sandbox ends when its main process ends, when
 its lifetime is over, or when it is deleted.`,
 		Example: `  sandbar sandbox create python:3.11 -- sleep infinity
   sandbar sandbox create --tag build --lifetime 1h python:3.11 -- python3 -m http.server 8080
-  sandbar sandbox create -o json busybox:1 -- sleep 600 | jq -r .sandboxId`,
+  ID=$(sandbar sandbox create -q busybox:1 -- sleep 600)`,
 		Args: invocation.Args(cobra.MinimumNArgs(1)),
 		RunE: invocation.WithCommand(func(command *cobra.Command, image string, words []string) error {
 			options.Image, options.Command = image, words
@@ -42,6 +45,7 @@ its lifetime is over, or when it is deleted.`,
 	flags.SetInterspersed(false)
 	options.Spec.Add(flags)
 	flags.BoolVar(&options.Wait, "wait", true, "wait until the sandbox runs")
+	flags.BoolVarP(&options.Quiet, "quiet", "q", false, "print the sandbox's id alone")
 	return command
 }
 
@@ -70,6 +74,10 @@ func runCreate(ctx context.Context, call *invocation.Invocation, options createO
 			return err
 		}
 		progress.Done()
+	}
+	if options.Quiet {
+		fmt.Fprintln(call.IO.Out, sandbox.GetSandboxId())
+		return nil
 	}
 	return call.Print(sandbox, func() output.Table { return table([]*sandboxv1.Sandbox{sandbox}, call.Now()) })
 }

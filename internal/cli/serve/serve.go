@@ -46,8 +46,8 @@ served, since tokens must not travel in the clear; --allow-plaintext lifts that
 for a server behind a proxy that ends TLS.
 
 With --admin-token-file the first start makes an organization and an
-administrator's token and writes the token to that file, which must not exist
-before. SIGTERM and SIGINT end the server and leave runners and sandboxes as
+administrator's token and writes the token to that file; where the file exists
+already, nothing is made. SIGTERM and SIGINT end the server and leave runners and sandboxes as
 they are: the next start finds them.`,
 		Example: `  sandbar serve --data-dir /var/lib/sandbar --listen 127.0.0.1:8080 --admin-token-file admin.token
   sandbar serve --data-dir /var/lib/sandbar --listen :8443 --tls-cert tls.crt --tls-key tls.key`,

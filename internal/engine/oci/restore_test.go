@@ -68,7 +68,13 @@ func TestTheNextStartRestoresTheFirewall(t *testing.T) {
 
 func TestAStartWithoutSandboxesMakesNoTable(t *testing.T) {
 	requireRuntime(t, "runc")
-	e := newTestEngine(t, testConfig(t, "runc", buildGuest(t)))
+	config := testConfig(t, "runc", buildGuest(t))
+	e := newTestEngine(t, config)
+	t.Cleanup(func() {
+		if err := e.Uninstall(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
 	if described := describeFirewall(t, e.firewall); len(described) > 0 {
 		t.Errorf("there is %v", described)
 	}
