@@ -2,6 +2,7 @@ package auth_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
 	"github.com/sandbar-project/sandbar/internal/apierr"
 	"github.com/sandbar-project/sandbar/internal/audit"
 	"github.com/sandbar-project/sandbar/internal/auth"
@@ -129,5 +132,35 @@ func TestEveryPublicProcedureHasARole(t *testing.T) {
 	})
 	if _, ok := auth.RequiredRole("/unknown.Service/Method"); ok {
 		t.Error("an unknown procedure is allowed")
+	}
+}
+
+func TestATokenThatCannotBeKeptIsRefused(t *testing.T) {
+	store := &memory{tokens: map[string]auth.Token{}}
+	tokens := auth.NewTokens(store, func() time.Time { return time.Unix(1_000_000, 0) }, nil)
+	_, _, err := tokens.Create(t.Context(), auth.NewToken{
+		OrganizationID: "org", UserID: strings.Repeat("u", 257), DisplayName: "a\x00b", Role: auth.RoleUser,
+		ExpireTime: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC),
+	})
+	var refusal *apierr.Error
+	if !errors.As(err, &refusal) {
+		t.Fatalf("Create = %v", err)
+	}
+	var fields []string
+	for _, violation := range refusal.Violations() {
+		fields = append(fields, violation.Field)
+	}
+	if got := strings.Join(fields, " "); got != "token.expire_time token.user_id token.display_name" {
+		t.Errorf("violations of %s", got)
+	}
+	if len(store.tokens) > 0 {
+		t.Errorf("stored %v", store.tokens)
+	}
+	service := auth.NewService(tokens)
+	_, err = service.CreateToken(auth.WithPrincipal(t.Context(), auth.Principal{OrganizationID: "org"}), &adminv1.CreateTokenRequest{
+		Token: &adminv1.Token{Role: adminv1.Role_ROLE_SANDBOX_USER, ExpireTime: timestamppb.New(time.Time{})},
+	})
+	if apierr.ReasonOf(err) != apierr.InvalidRequest {
+		t.Errorf("a token that expired in the year 1: %v", err)
 	}
 }

@@ -40,7 +40,10 @@ func (s *Service) CreateToken(ctx context.Context, req *adminv1.CreateTokenReque
 				Field: "token.expire_time", Reason: "TIMESTAMP", Description: "is not a time between the years 1 and 9999",
 			}})
 		}
-		wish.ExpireTime = expire.AsTime()
+		if wish.ExpireTime = expire.AsTime(); wish.ExpireTime.IsZero() {
+			// The zero time means none, and is not what was asked for.
+			wish.ExpireTime = time.Unix(0, 0)
+		}
 	}
 	token, secret, err := s.tokens.Create(ctx, wish)
 	if err != nil {

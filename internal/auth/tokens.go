@@ -15,16 +15,22 @@ import (
 
 	"github.com/sandbar-project/sandbar/internal/apierr"
 	"github.com/sandbar-project/sandbar/internal/audit"
+	"github.com/sandbar-project/sandbar/internal/fieldrules"
 )
 
 const (
 	secretPrefix = "CW-SECRET-"
 	idBytes      = 10
 	secretBytes  = 32
+	// maxTextBytes bounds what names a token and its user.
+	maxTextBytes = 256
 	// cacheLimit bounds the memory that the cache takes; past it the cache
 	// starts again empty.
 	cacheLimit = 4096
 )
+
+// latestExpiry keeps times within what stores hold: nanoseconds in 64 bits.
+var latestExpiry = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 var encoding = base32.StdEncoding.WithPadding(base32.NoPadding)
 
@@ -73,6 +79,21 @@ func (t *Tokens) Create(ctx context.Context, wish NewToken) (Token, Secret, erro
 		})
 	}
 	now := t.now()
+	if wish.ExpireTime.After(latestExpiry) {
+		violations = append(violations, apierr.Violation{
+			Field: "token.expire_time", Description: "must be before the year 2200; leave it out for a token that does not expire", Reason: "EXPIRE_TIME",
+		})
+	}
+	for _, text := range []struct{ field, value string }{{"token.user_id", wish.UserID}, {"token.display_name", wish.DisplayName}} {
+		if len(text.value) > maxTextBytes {
+			violations = append(violations, apierr.Violation{
+				Field: text.field, Description: fmt.Sprintf("has %d bytes; use at most %d", len(text.value), maxTextBytes), Reason: "LENGTH",
+			})
+		}
+		if character, found := fieldrules.Hidden(text.value); found {
+			violations = append(violations, apierr.Violated(text.field, "CHARACTERS", "has the character %U, which does not show; leave it out", character))
+		}
+	}
 	if !wish.ExpireTime.IsZero() && !wish.ExpireTime.After(now) {
 		violations = append(violations, apierr.Violation{
 			Field: "token.expire_time", Description: "must be in the future; leave it out for a token that does not expire", Reason: "EXPIRE_TIME",

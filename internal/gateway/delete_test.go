@@ -83,6 +83,7 @@ func TestDeleteAnswersBeforeTheSandboxIsGone(t *testing.T) { // trap 40
 	if err != nil || resp.GetSandbox().GetStatus().GetState() != sandboxv1.State_STATE_TERMINATING {
 		t.Fatalf("delete = %v, %v", resp, err)
 	}
+	eventually(t, "the runner was told", h.sees(func(h *host) bool { return len(h.graces) == 1 }))
 	if _, err := c.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: id, GracePeriodSeconds: 20}); err != nil {
 		t.Errorf("hurrying: %v", err)
 	}

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/vanguard"
@@ -48,11 +51,18 @@ func newREST(services []*vanguard.Service, errors *rpcErrors, logger *slog.Logge
 	return &rest{transcoder: transcoder, errors: errors, logger: logger}, nil
 }
 
+// unreadable says whether no text of the API can be that.
+func unreadable(text string) bool { return !utf8.ValidString(text) || strings.ContainsRune(text, 0) }
+
 // ServeHTTP implements http.Handler.
 func (s *rest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		writeStatus(w, r, apierr.New(apierr.InvalidRequest, "the query %q cannot be read; encode what is special in it as %%XX", r.URL.RawQuery))
+		return
+	}
+	if unreadable(r.URL.Path) || slices.ContainsFunc(slices.Concat(slices.Collect(maps.Values(query))...), unreadable) {
+		writeStatus(w, r, apierr.New(apierr.InvalidRequest, "the path or the query has a NUL character or is not UTF-8; nothing has such a name"))
 		return
 	}
 	if r.ContentLength > int64(s.errors.limit) {

@@ -244,6 +244,20 @@ func TestEveryRESTErrorHasAReason(t *testing.T) {
 	}
 }
 
+func TestRESTRefusesWhatIsNoText(t *testing.T) {
+	w := start(t, nil)
+	for _, path := range []string{"/v1/sandboxes/%00", "/v1/sandboxes/%ff", "/v1/sandboxes?tags=%00", runnersPath + "?zone=%ff", "/admin/v1/clusters/a%00b"} {
+		w.refused(t, http.MethodGet, path, "", http.StatusBadRequest, apierr.InvalidRequest)
+	}
+}
+
+func TestAPasswordOfAMirrorDoesNotBelongOnTheCommandLine(t *testing.T) {
+	_, err := registryMirrors([]string{"docker.io=http://user:hidden@127.0.0.1:5000"})
+	if err == nil || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("registryMirrors = %v; want a refusal without the password", err)
+	}
+}
+
 const megabyte = 1 << 20
 
 // send makes a request with a head of one's own.

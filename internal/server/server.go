@@ -303,8 +303,13 @@ func (s *Server) checkReady(ctx context.Context) error {
 	if !s.serving.Load() {
 		return errNotServing
 	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
 	return s.store.Ready(ctx)
 }
+
+// readyTimeout is how long the store may take to say that it can be read.
+const readyTimeout = 5 * time.Second
 
 // URL is the base URL of the server, with the port that was taken.
 func (s *Server) URL() string { return s.url }

@@ -104,6 +104,10 @@ func registryMirrors(texts []string) (map[string][]string, error) {
 			wrong = append(wrong, fmt.Errorf("registry mirror %q is not of the form docker.io=http://127.0.0.1:5000", text))
 			continue
 		}
+		if parsed.User != nil {
+			wrong = append(wrong, fmt.Errorf("registry mirror of %s: a user or password on the command line can be read by every process of this machine; a mirror must need none", registry))
+			continue
+		}
 		mirrors[registry] = append(mirrors[registry], base)
 	}
 	return mirrors, errors.Join(wrong...)

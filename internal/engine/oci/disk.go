@@ -162,23 +162,37 @@ func vanished(err error) bool {
 
 // unnamed adds the files of overlays that a process holds, by a descriptor or a
 // mapping, and that no directory has. A process that ends meanwhile holds none.
+// Each of its threads may have descriptors of its own, and the first may have
+// ended.
 func (m *measurement) unnamed(pid int) {
-	for _, kind := range []string{"fd", "map_files"} {
-		held := filepath.Join("/proc", strconv.Itoa(pid), kind)
-		entries, err := os.ReadDir(held)
-		if err != nil {
+	process := filepath.Join("/proc", strconv.Itoa(pid))
+	m.held(filepath.Join(process, "map_files"))
+	threads, err := os.ReadDir(filepath.Join(process, "task"))
+	if err != nil {
+		return
+	}
+	for _, thread := range threads {
+		m.held(filepath.Join(process, "task", thread.Name(), "fd"))
+		// Only the first thread of a process has a list of mappings there.
+		m.held(filepath.Join("/proc", thread.Name(), "map_files"))
+	}
+}
+
+// held adds what the links in a directory of /proc lead to.
+func (m *measurement) held(directory string) {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		path := filepath.Join(directory, entry.Name())
+		var status unix.Stat_t
+		var space unix.Statfs_t
+		// What has a name, or lies in memory, is counted elsewhere.
+		if unix.Stat(path, &status) != nil || status.Nlink > 0 || unix.Statfs(path, &space) != nil || space.Type != unix.OVERLAYFS_SUPER_MAGIC {
 			continue
 		}
-		for _, entry := range entries {
-			path := filepath.Join(held, entry.Name())
-			var status unix.Stat_t
-			var space unix.Statfs_t
-			// What has a name, or lies in memory, is counted elsewhere.
-			if unix.Stat(path, &status) != nil || status.Nlink > 0 || unix.Statfs(path, &space) != nil || space.Type != unix.OVERLAYFS_SUPER_MAGIC {
-				continue
-			}
-			m.add(&status, true)
-		}
+		m.add(&status, true)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -42,6 +43,12 @@ type Store struct {
 	*sqlstore.Store
 	handle *sql.DB
 
+	// token is what the database says of its owner while that is this store.
+	token string
+	// watching ends with stop.
+	watching sync.WaitGroup
+	stop     context.CancelFunc
+
 	mu sync.Mutex
 	// owner is the connection that holds the lock.
 	owner *sql.Conn
@@ -55,14 +62,18 @@ func Open(ctx context.Context, databaseURL string, logger *slog.Logger) (*Store,
 	if err != nil {
 		return nil, err
 	}
-	owner, err := own(ctx, handle)
-	if err != nil {
+	s := &Store{handle: handle, token: uuid.NewString()}
+	if s.owner, err = s.own(ctx, takeOver); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database %s on %s: %w", config.Database, config.Host, err), handle.Close())
 	}
 	if err := migrate(ctx, handle, logger); err != nil {
-		return nil, errors.Join(fmt.Errorf("bring the schema of database %s up to date: %w", config.Database, err), owner.Close(), handle.Close())
+		return nil, errors.Join(fmt.Errorf("bring the schema of database %s up to date: %w", config.Database, err), s.owner.Close(), handle.Close())
 	}
-	return &Store{Store: sqlstore.New(dialect(), handle, handle), handle: handle, owner: owner}, nil
+	s.Store = sqlstore.New(s.dialect(), handle, handle)
+	watching, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.watching.Go(func() { s.watch(watching, logger) })
+	return s, nil
 }
 
 // OpenBeside connects to a database that a server may use at the same time, to
@@ -96,12 +107,24 @@ func connect(databaseURL string) (*pgx.ConnConfig, *sql.DB, error) {
 	return config, handle, nil
 }
 
-// own takes the database for this process. The lock ends with its connection;
-// that of a server that was killed may take a moment to.
-func own(ctx context.Context, handle *sql.DB) (*sql.Conn, error) {
+// ownership says what a store does that finds another's mark in the database.
+type ownership bool
+
+const (
+	// takeOver: whoever left the mark is gone, since its lock is.
+	takeOver ownership = true
+	// takeBack: another has used the database since, and what this process knows
+	// of it is not true any more.
+	takeBack ownership = false
+)
+
+// own takes the database for this process: a lock, which ends with its
+// connection and keeps others from starting, and a mark, which every write looks
+// at. The lock of a server that was killed may take a moment to end.
+func (s *Store) own(ctx context.Context, how ownership) (*sql.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, ownerPatience)
 	defer cancel()
-	conn, err := handle.Conn(ctx)
+	conn, err := s.handle.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -111,10 +134,75 @@ func own(ctx context.Context, handle *sql.DB) (*sql.Conn, error) {
 		}
 		return nil, errors.Join(err, conn.Close())
 	}
+	if err := s.mark(ctx, conn, how); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	return conn, nil
 }
 
+// mark writes that the database is this store's.
+func (s *Store) mark(ctx context.Context, conn *sql.Conn, how ownership) error {
+	if how == takeBack {
+		var owner string
+		if err := conn.QueryRowContext(ctx, "SELECT owner FROM server_owner").Scan(&owner); err != nil {
+			return err
+		}
+		if owner != s.token {
+			return errOwned
+		}
+		return nil
+	}
+	if _, err := conn.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS server_owner (
+		singleton BOOLEAN NOT NULL PRIMARY KEY DEFAULT true CHECK (singleton), owner TEXT NOT NULL)`); err != nil {
+		return err
+	}
+	_, err := conn.ExecContext(ctx, "INSERT INTO server_owner (owner) VALUES ($1) ON CONFLICT (singleton) DO UPDATE SET owner = excluded.owner", s.token)
+	return err
+}
+
+// fence refuses a write when another server has taken the database. That server
+// waits for the writes that have passed.
+func (s *Store) fence(ctx context.Context, tx *sql.Tx) error {
+	var owner string
+	if err := tx.QueryRowContext(ctx, "SELECT owner FROM server_owner FOR SHARE").Scan(&owner); err != nil {
+		return err
+	}
+	if owner != s.token {
+		return apierr.New(apierr.BackendUnavailable, "another server has taken this server's database, and nothing was changed; stop one of the two").Because(errOwned)
+	}
+	return nil
+}
+
 var errOwned = errors.New("another server uses it; one server at a time may")
+
+// watchPeriod is how long a lost lock stays lost at most.
+const watchPeriod = 2 * time.Second
+
+// watch takes the lock back when the database has restarted.
+func (s *Store) watch(ctx context.Context, logger *slog.Logger) {
+	ticker := time.NewTicker(watchPeriod)
+	defer ticker.Stop()
+	ready := true
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		looking, cancel := context.WithTimeout(ctx, watchPeriod)
+		err := s.Ready(looking)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && ready:
+			logger.ErrorContext(ctx, "the database cannot be used", "error", err)
+		case err == nil && !ready:
+			logger.InfoContext(ctx, "the database can be used again")
+		}
+		ready = err == nil
+	}
+}
 
 // migrate applies those of the files that have not been applied yet, each in a
 // transaction of its own.
@@ -146,7 +234,7 @@ func (s *Store) Ready(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	owner, err := own(ctx, s.handle)
+	owner, err := s.own(ctx, takeBack)
 	if err != nil {
 		return fmt.Errorf("take the database again: %w", err)
 	}
@@ -158,9 +246,22 @@ func (s *Store) Ready(ctx context.Context) error {
 
 // Close closes the database. Calls under way fail.
 func (s *Store) Close() error {
+	s.stop()
+	s.watching.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return errors.Join(s.owner.Close(), s.Store.Close())
+	err := s.owner.Close()
+	if errors.Is(err, sql.ErrConnDone) {
+		err = nil // It has ended with the database.
+	}
+	return errors.Join(err, s.Store.Close())
+}
+
+// dialect is that of a store that owns its database.
+func (s *Store) dialect() sqlstore.Dialect {
+	own := dialect()
+	own.Begin = s.fence
+	return own
 }
 
 func dialect() sqlstore.Dialect {
@@ -183,6 +284,7 @@ func lock(ctx context.Context, tx *sql.Tx, key string) error {
 // https://www.postgresql.org/docs/current/errcodes-appendix.html
 const (
 	diskFull             = "53100"
+	invalidText          = "22021"
 	readOnlyTransaction  = "25006"
 	connectionClass      = "08"
 	resourcesClass       = "53"
@@ -195,10 +297,15 @@ func refusal(err error) *apierr.Error {
 	}
 	var failure *pgconn.PgError
 	if errors.As(err, &failure) {
-		if failure.Code == diskFull {
+		switch failure.Code {
+		case invalidText:
+			return apierr.New(apierr.InvalidRequest, "a text of the request has a NUL character, which nothing that is kept may have")
+		case readOnlyTransaction:
+			return apierr.New(apierr.BackendUnavailable, "the server's database is read-only now, and nothing was changed; try again later")
+		case diskFull:
 			return apierr.New(apierr.StorageFull, "the disk of the server's database is full and nothing was changed; free space on it and try again")
 		}
-		for _, prefix := range []string{readOnlyTransaction, connectionClass, resourcesClass, operatorIntervention} {
+		for _, prefix := range []string{connectionClass, resourcesClass, operatorIntervention} {
 			if strings.HasPrefix(failure.Code, prefix) {
 				return unavailable()
 			}

@@ -196,3 +196,39 @@ func TestAudit(t *testing.T) {
 	server := postgrestest.Start(t)
 	storetest.Audit(t, func(t *testing.T) storetest.AuditStore { return open(t, server.Database(t)) })
 }
+
+// The lock is lost with the database's restart, and nobody may use the chance.
+func TestAServerWhoseDatabaseWasTakenWritesNoMore(t *testing.T) {
+	server := postgrestest.Start(t)
+	databaseURL := server.Database(t)
+	first := open(t, databaseURL)
+	server.Kill(t)
+	server.Run(t)
+	// Before the first has looked.
+	second, err := postgres.Open(t.Context(), databaseURL, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Skipf("the first server was faster: %v", err)
+	}
+	if _, _, err := second.InsertSandbox(t.Context(), storetest.Sandbox("org", "sb-2", epoch)); err != nil {
+		t.Fatal(err)
+	}
+	var refusal *apierr.Error
+	for {
+		_, _, err := first.InsertSandbox(t.Context(), storetest.Sandbox("org", "sb-1", epoch))
+		if err == nil {
+			t.Fatal("both servers write")
+		}
+		if errors.As(err, &refusal) && strings.Contains(refusal.Error(), "another server has taken") {
+			break
+		}
+	}
+	// Not even when the second has gone: the first knows nothing of its writes.
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := first.Ready(ctx); err == nil {
+		t.Error("the first server calls itself ready")
+	}
+}

@@ -183,10 +183,12 @@ func decodeValue(data json.RawMessage) (any, error) {
 // Import fills an empty database with all that is in an archive, or changes
 // nothing. accept sees the header before anything is written.
 func (s *Store) Import(ctx context.Context, from io.Reader, accept func(Header) error) (rows int64, err error) {
-	compressed, err := gzip.NewReader(from)
+	file := bufio.NewReader(from)
+	compressed, err := gzip.NewReader(file)
 	if err != nil {
 		return 0, fmt.Errorf("import: not an archive: %w", err)
 	}
+	compressed.Multistream(false)
 	lines := json.NewDecoder(bufio.NewReader(compressed))
 	var header Header
 	if err := lines.Decode(&header); err != nil || header.Format != archiveFormat {
@@ -205,6 +207,9 @@ func (s *Store) Import(ctx context.Context, from io.Reader, accept func(Header) 
 	}
 	if rows, err = fill(ctx, tx, lines); err != nil {
 		return 0, s.explain("import", err)
+	}
+	if _, err := file.ReadByte(); !errors.Is(err, io.EOF) {
+		return 0, errors.Join(errors.New("import: the archive is damaged: something comes after its end"), err)
 	}
 	return rows, s.explain("import", tx.Commit())
 }
@@ -247,6 +252,10 @@ func fill(ctx context.Context, tx *sql.Tx, lines *json.Decoder) (rows int64, err
 		if line.Rows != nil {
 			if *line.Rows != rows {
 				return 0, fmt.Errorf("the archive is damaged: it has %d rows and should have %d", rows, *line.Rows)
+			}
+			// The checksum of all comes after the last row.
+			if err := lines.Decode(&row{}); !errors.Is(err, io.EOF) {
+				return 0, errors.Join(errors.New("the archive is damaged: it does not end where it should"), err)
 			}
 			return rows, nil
 		}

@@ -24,6 +24,9 @@ var (
 
 // Dialect is what sets one database apart from another.
 type Dialect struct {
+	// Begin is asked first in every transaction that writes. Nil: there is nothing
+	// to ask.
+	Begin func(ctx context.Context, tx *sql.Tx) error
 	// Lock makes every other transaction that locks the same key wait until tx
 	// has ended. Nil: write runs one transaction at a time.
 	Lock func(ctx context.Context, tx *sql.Tx, key string) error
@@ -104,6 +107,11 @@ func (s *Store) transaction(ctx context.Context, operation, lock string, fn func
 		return s.explain(operation, err)
 	}
 	defer func() { _ = tx.Rollback() }()
+	if s.dialect.Begin != nil {
+		if err := s.dialect.Begin(ctx, tx); err != nil {
+			return s.explain(operation, err)
+		}
+	}
 	if lock != noLock && s.dialect.Lock != nil {
 		if err := s.dialect.Lock(ctx, tx, lock); err != nil {
 			return s.explain(operation, err)

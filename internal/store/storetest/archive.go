@@ -71,13 +71,16 @@ func Archives(t *testing.T, source, target func(*testing.T) ArchiveStore) {
 		archive := export(t, from)
 		to := target(t)
 		for name, damaged := range map[string][]byte{
-			"cut off":        archive[:len(archive)-20],
-			"a row less":     rewritten(t, archive, func(lines []string) []string { return slices.Delete(lines, len(lines)-2, len(lines)-1) }),
-			"a column less":  rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"name":"org",`, ``) }),
-			"no such table":  rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"table":"tokens"`, `"table":"sqlite_master"`) }),
-			"not an archive": []byte("hello"),
-			"other format":   rewritten(t, archive, func(lines []string) []string { return replaced(lines, `sandbar.archive.v1`, `sandbar.archive.v2`) }),
-			"other schema":   rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"schema":2`, `"schema":1000`) }),
+			"cut off":          archive[:len(archive)-20],
+			"a row less":       rewritten(t, archive, func(lines []string) []string { return slices.Delete(lines, len(lines)-2, len(lines)-1) }),
+			"a column less":    rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"name":"org",`, ``) }),
+			"no such table":    rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"table":"tokens"`, `"table":"sqlite_master"`) }),
+			"one bit":          flipped(archive),
+			"followed by more": append(slices.Clone(archive), archive...),
+			"a row too late":   rewritten(t, archive, func(lines []string) []string { return append(lines, lines[1]) }),
+			"not an archive":   []byte("hello"),
+			"other format":     rewritten(t, archive, func(lines []string) []string { return replaced(lines, `sandbar.archive.v1`, `sandbar.archive.v2`) }),
+			"other schema":     rewritten(t, archive, func(lines []string) []string { return replaced(lines, `"schema":2`, `"schema":1000`) }),
 		} {
 			if rows, err := to.Import(t.Context(), bytes.NewReader(damaged), acceptAll); err == nil {
 				t.Errorf("%s: imported %d rows", name, rows)
@@ -240,6 +243,14 @@ func rewritten(t *testing.T, archive []byte, change func([]string) []string) []b
 		t.Fatal(err)
 	}
 	return out.Bytes()
+}
+
+// flipped is an archive whose checksum is not its contents'.
+func flipped(archive []byte) []byte {
+	changed := slices.Clone(archive)
+	const trailer = 8 // CRC-32 and length (RFC 1952)
+	changed[len(changed)-trailer] ^= 1
+	return changed
 }
 
 func replaced(lines []string, text, by string) []string {
