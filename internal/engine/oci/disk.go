@@ -162,27 +162,27 @@ func vanished(err error) bool {
 
 // unnamed adds the files of overlays that a process holds, by a descriptor or a
 // mapping, and that no directory has. A process that ends meanwhile holds none.
-// Each of its threads may have descriptors of its own, and the first may have
-// ended.
+// Each of its threads may have descriptors of its own. Mappings are all threads',
+// and shown for those that have not ended, as the first may have.
 func (m *measurement) unnamed(pid int) {
-	process := filepath.Join("/proc", strconv.Itoa(pid))
-	m.held(filepath.Join(process, "map_files"))
-	threads, err := os.ReadDir(filepath.Join(process, "task"))
+	threads, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
 	if err != nil {
 		return
 	}
+	mapped := false
 	for _, thread := range threads {
-		m.held(filepath.Join(process, "task", thread.Name(), "fd"))
-		// Only the first thread of a process has a list of mappings there.
-		m.held(filepath.Join("/proc", thread.Name(), "map_files"))
+		directory := filepath.Join("/proc", thread.Name())
+		m.held(filepath.Join(directory, "fd"))
+		mapped = mapped || m.held(filepath.Join(directory, "map_files"))
 	}
 }
 
-// held adds what the links in a directory of /proc lead to.
-func (m *measurement) held(directory string) {
+// held adds what the links in a directory of /proc lead to; false when there
+// are none.
+func (m *measurement) held(directory string) bool {
 	entries, err := os.ReadDir(directory)
 	if err != nil {
-		return
+		return false
 	}
 	for _, entry := range entries {
 		path := filepath.Join(directory, entry.Name())
@@ -194,6 +194,7 @@ func (m *measurement) held(directory string) {
 		}
 		m.add(&status, true)
 	}
+	return len(entries) > 0
 }
 
 // roomCheck is written to beside what fills the disk: it fails with
