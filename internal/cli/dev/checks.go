@@ -94,22 +94,29 @@ func checkRuntime(wanted string) error {
 		}
 		return nil
 	}
-	for _, name := range runtimes {
-		if _, err := exec.LookPath(name); err == nil {
-			return nil
-		}
+	if installedRuntime() != "" {
+		return nil
 	}
 	return fmt.Errorf("no OCI runtime is installed: one of %s is needed in PATH; on Debian: apt-get install runc", strings.Join(runtimes, ", "))
+}
+
+// installedRuntime is the first that is in PATH; empty when there is none.
+func installedRuntime() string {
+	for _, name := range runtimes {
+		if _, err := exec.LookPath(name); err == nil {
+			return name
+		}
+	}
+	return ""
 }
 
 // isolation says what keeps sandboxes from this machine, given the runtime that
 // the user named.
 func isolation(named string) string {
-	const gVisor = "runsc"
-	if _, err := exec.LookPath(gVisor); err == nil && named == "" || named == gVisor {
+	switch {
+	case named == "runsc", named == "" && installedRuntime() == "runsc":
 		return "gVisor (runsc), a kernel of their own"
-	}
-	if named == "" {
+	case named == "":
 		return "this machine's kernel: install gVisor's runsc in PATH for a stronger wall around them"
 	}
 	return "this machine's kernel (" + named + ")"
