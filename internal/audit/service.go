@@ -14,10 +14,7 @@ import (
 	"github.com/sandbar-project/sandbar/internal/pagetoken"
 )
 
-const (
-	defaultPageSize = 50
-	maxPageSize     = 1000
-)
+const defaultPageSize = 50
 
 var _ adminv1connect.AuditServiceHandler = (*Service)(nil)
 
@@ -43,13 +40,7 @@ func (s *Service) ListAuditEntries(ctx context.Context, req *adminv1.ListAuditEn
 		OrganizationID: organizationID,
 		Resource:       req.GetResource(),
 		UserID:         req.GetUserId(),
-		Limit:          int(req.GetPageSize()),
-	}
-	switch {
-	case query.Limit == 0:
-		query.Limit = defaultPageSize
-	case query.Limit > maxPageSize:
-		query.Limit = maxPageSize
+		Limit:          pagetoken.Size(req.GetPageSize(), defaultPageSize),
 	}
 	list := pagetoken.List{"ListAuditEntries", organizationID, query.Resource, query.UserID}
 	if token := req.GetPageToken(); token != "" {

@@ -27,7 +27,6 @@ import (
 const (
 	defaultGroup    = "default"
 	defaultPageSize = 50
-	maxPageSize     = 1000
 	// requestIDLifetime is how long a request id is remembered.
 	requestIDLifetime = 24 * time.Hour
 )
@@ -173,13 +172,7 @@ func (m *Management) ListManagedRunners(ctx context.Context, req *sandboxv1.List
 		ClusterID:      strings.ToLower(req.GetClusterId()),
 		Zone:           strings.ToLower(req.GetZone()),
 		RunnerGroupID:  req.GetRunnerGroupId(),
-		Limit:          int(req.GetPageSize()),
-	}
-	switch {
-	case query.Limit == 0:
-		query.Limit = defaultPageSize
-	case query.Limit > maxPageSize:
-		query.Limit = maxPageSize
+		Limit:          pagetoken.Size(req.GetPageSize(), defaultPageSize),
 	}
 	list := pagetoken.List{"ListManagedRunners", caller.OrganizationID, req.GetClusterId(), req.GetZone(), req.GetRunnerGroupId()}
 	if token := req.GetPageToken(); token != "" {

@@ -195,7 +195,8 @@ func (g *Gateway) PurgeSandboxes(ctx context.Context, req *sandboxv1.PurgeSandbo
 		return nil, v.err()
 	}
 	out := &sandboxv1.PurgeSandboxesResponse{}
-	query := ListQuery{OrganizationID: caller.OrganizationID, Tags: req.GetTags(), Limit: maxPageSize}
+	const atATime = 1000
+	query := ListQuery{OrganizationID: caller.OrganizationID, Tags: req.GetTags(), Limit: atATime}
 	for {
 		page, err := g.store.Sandboxes(ctx, query)
 		if err != nil {

@@ -12,10 +12,7 @@ import (
 	"github.com/sandbar-project/sandbar/internal/pagetoken"
 )
 
-const (
-	defaultPageSize = 100
-	maxPageSize     = 1000
-)
+const defaultPageSize = 100
 
 // GetSandbox implements SandboxService. Sandboxes that have ended stay
 // readable for retention (trap 12).
@@ -121,14 +118,11 @@ func (g *Gateway) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxe
 
 // pageSize is how many rows a page has; larger requests get the maximum.
 func (v *violations) pageSize(asked int32) int {
-	switch {
-	case asked < 0:
+	if asked < 0 {
 		v.add("page_size", "OUT_OF_RANGE", "%d is negative; leave it out for %d rows", asked, defaultPageSize)
 		return defaultPageSize
-	case asked == 0:
-		return defaultPageSize
 	}
-	return int(min(asked, maxPageSize))
+	return pagetoken.Size(asked, defaultPageSize)
 }
 
 // pageToken answers with the key in a token; nil for none, and for one that is

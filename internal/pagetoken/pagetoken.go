@@ -21,6 +21,18 @@ import (
 
 const checksumBytes = 8
 
+// MaxSize is how many rows a page has at most; who asks for more gets these.
+const MaxSize = 1000
+
+// Size is how many rows a page has, given what was asked for: 0 is the default.
+// Negative sizes are for the caller to refuse.
+func Size(asked int32, byDefault int) int {
+	if asked == 0 {
+		return byDefault
+	}
+	return int(min(asked, MaxSize))
+}
+
 // List is what a token belongs to: the method, the organization and the
 // filters, which together say which rows there are and in which order. The size
 // of a page is not part of it.
