@@ -16,6 +16,7 @@ var serviceRoles = map[string]Role{
 	sandboxv1connect.VolumeServiceName:           RoleUser,
 	sandboxv1connect.SandboxTemplateServiceName:  RoleUser,
 	adminv1connect.ClusterServiceName:            RoleAdmin,
+	adminv1connect.RunnerServiceName:             RoleAdmin,
 	adminv1connect.TokenServiceName:              RoleAdmin,
 	adminv1connect.ImageServiceName:              RoleAdmin,
 	adminv1connect.AuditServiceName:              RoleAdmin,

@@ -56,21 +56,21 @@ func (c *Clusters) Ensure(ctx context.Context, cluster Cluster) (Cluster, error)
 }
 
 func (c *Clusters) validate(cluster Cluster) error {
-	var f findings
+	var f apierr.Violations
 	if len(validation.IsDNS1123Label(cluster.Name)) > 0 {
-		f.add("cluster.name", "DNS_LABEL", "%q is not a DNS label: use 1 to 63 lower-case letters, digits and \"-\"", cluster.Name)
+		f.Add("cluster.name", "DNS_LABEL", "%q is not a DNS label: use 1 to 63 lower-case letters, digits and \"-\"", cluster.Name)
 	}
 	if uuid.Validate(cluster.Name) == nil {
 		// A cluster is found by UUID or name, so a name must not look like one.
-		f.add("cluster.name", "UUID", "must not be a UUID")
+		f.Add("cluster.name", "UUID", "must not be a UUID")
 	}
 	if len(validation.IsDNS1123Label(strings.ToLower(cluster.Zone))) > 0 {
-		f.add("cluster.zone", "ZONE", "%q is not a zone: use 1 to 63 letters, digits and \"-\"", cluster.Zone)
+		f.Add("cluster.zone", "ZONE", "%q is not a zone: use 1 to 63 letters, digits and \"-\"", cluster.Zone)
 	}
 	if c.cfg.Installers[cluster.Kind] == nil {
-		f.add("cluster.kind", "CLUSTER_KIND", "this server cannot install runners on that kind of cluster")
+		f.Add("cluster.kind", "CLUSTER_KIND", "this server cannot install runners on that kind of cluster")
 	}
-	return f.err()
+	return f.Err()
 }
 
 func (c *Clusters) insert(ctx context.Context, cluster Cluster, caller auth.Principal) (Cluster, error) {

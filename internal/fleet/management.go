@@ -20,12 +20,12 @@ import (
 	"github.com/sandbar-project/sandbar/internal/auth"
 	"github.com/sandbar-project/sandbar/internal/gateway"
 	"github.com/sandbar-project/sandbar/internal/maintenance"
+	"github.com/sandbar-project/sandbar/internal/managedrunner"
 	"github.com/sandbar-project/sandbar/internal/pagetoken"
 	"github.com/sandbar-project/sandbar/internal/policy"
 )
 
 const (
-	defaultGroup    = "default"
 	defaultPageSize = 50
 	// requestIDLifetime is how long a request id is remembered.
 	requestIDLifetime = 24 * time.Hour
@@ -53,25 +53,11 @@ func (m *Management) CreateManagedRunner(ctx context.Context, req *sandboxv1.Cre
 	if err != nil {
 		return nil, err
 	}
-	now := m.cfg.Now()
-	record := m.newRecord(caller.OrganizationID, req.GetManagedRunner(), now)
-	revision := Revision{
-		Number:     1,
-		Version:    m.cfg.Release.Version,
-		Deployment: resolveDeployment(m.cfg.Release, record.Spec.GetOverrides()),
-		CreateTime: now,
-		Author:     caller.UserID,
-	}
-	cluster, err := m.cfg.Store.Cluster(ctx, record.OrganizationID, record.ClusterID)
-	if err != nil && !errors.Is(err, ErrClusterNotFound) {
+	planned, err := m.plan(ctx, caller, req)
+	if err != nil {
 		return nil, err
 	}
-	if err == nil {
-		if err := m.checkCluster(cluster, record); err != nil {
-			return nil, err
-		}
-	}
-	record.Reading = Reading{ClusterName: cluster.Name, Target: revision}
+	record, now := planned.record, planned.revision.CreateTime
 	answer := m.describe(record)
 	encoded, err := proto.Marshal(answer)
 	if err != nil {
@@ -79,7 +65,7 @@ func (m *Management) CreateManagedRunner(ctx context.Context, req *sandboxv1.Cre
 	}
 	first, err := m.cfg.Store.InsertRunner(ctx, NewRunner{
 		Runner:            record,
-		Revision:          revision,
+		Revision:          planned.revision,
 		Audit:             m.entry(caller, "CreateManagedRunner", nil, record, nil),
 		RequestID:         req.GetRequestId(),
 		RequestDigest:     digest,
@@ -97,30 +83,63 @@ func (m *Management) CreateManagedRunner(ctx context.Context, req *sandboxv1.Cre
 	return answer, nil
 }
 
+// creation is a runner that is to be created, with its first revision.
+type creation struct {
+	record   *RunnerRecord
+	revision Revision
+}
+
+// plan fills in the defaults of a valid request, and checks it against the
+// cluster. A cluster that is not registered is left to the store to refuse.
+func (m *Management) plan(ctx context.Context, caller auth.Principal, req *sandboxv1.CreateManagedRunnerRequest) (creation, error) {
+	now := m.cfg.Now()
+	record := m.newRecord(caller.OrganizationID, req.GetManagedRunner(), now)
+	revision := Revision{
+		Number:     1,
+		Version:    m.cfg.Release.Version,
+		Deployment: resolveDeployment(m.cfg.Release, record.Spec.GetOverrides()),
+		CreateTime: now,
+		Author:     caller.UserID,
+	}
+	cluster, err := m.cfg.Store.Cluster(ctx, record.OrganizationID, record.ClusterID)
+	if err != nil && !errors.Is(err, ErrClusterNotFound) {
+		return creation{}, err
+	}
+	if err == nil {
+		if err := m.checkCluster(cluster, record); err != nil {
+			return creation{}, err
+		}
+	}
+	record.Reading = Reading{ClusterName: cluster.Name, Target: revision}
+	return creation{record: record, revision: revision}, nil
+}
+
 // checkCluster checks the runner against the cluster that it is to be on, which
 // is in one zone.
 func (m *Management) checkCluster(cluster Cluster, record *RunnerRecord) error {
-	var f findings
+	var f apierr.Violations
 	if m.cfg.Installers[cluster.Kind] == nil {
-		f.add("identity.cluster_id", "CLUSTER_KIND", "this server cannot install runners on that kind of cluster")
+		f.Add("identity.cluster_id", "CLUSTER_KIND", "this server cannot install runners on that kind of cluster")
 	}
 	if record.Zone != cluster.Zone {
-		f.add("identity.zone", "ZONE_MISMATCH", "is %q, but cluster %s (%q) is registered in zone %q; a runner is in the zone of its cluster, so use that", record.Zone, cluster.ClusterID, cluster.Name, cluster.Zone)
+		f.Add("identity.zone", "ZONE_MISMATCH", "is %q, but cluster %s (%q) is registered in zone %q; a runner is in the zone of its cluster, so use that", record.Zone, cluster.ClusterID, cluster.Name, cluster.Zone)
 	}
-	return f.err()
+	return f.Err()
 }
 
 // newRecord fills in the defaults.
 func (m *Management) newRecord(organizationID string, runner *sandboxv1.ManagedRunner, now time.Time) *RunnerRecord {
+	runner = proto.CloneOf(runner)
+	managedrunner.FillDefaults(runner)
 	identity := runner.GetIdentity()
-	record := &RunnerRecord{
+	return &RunnerRecord{
 		RunnerKey:      gateway.RunnerKey{OrganizationID: organizationID, RunnerID: identity.GetRunnerId()},
 		UID:            m.cfg.NewID(),
 		ClusterID:      strings.ToLower(identity.GetClusterId()),
 		Zone:           strings.ToLower(identity.GetZone()),
 		RunnerGroupID:  identity.GetRunnerGroupId(),
 		DisplayName:    runner.GetDisplayName(),
-		Spec:           &sandboxv1.ManagedRunnerSpec{},
+		Spec:           runner.GetSpec(),
 		Policy:         policy.Normalize(runner.GetPolicy()),
 		ETag:           m.cfg.NewID(),
 		Phase:          PhasePending,
@@ -130,20 +149,6 @@ func (m *Management) newRecord(organizationID string, runner *sandboxv1.ManagedR
 		TargetRevision: 1,
 		CreateTime:     now,
 		UpdateTime:     now,
-	}
-	if runner.Spec != nil {
-		record.Spec = proto.Clone(runner.Spec).(*sandboxv1.ManagedRunnerSpec)
-	}
-	fillDefaults(record)
-	return record
-}
-
-func fillDefaults(record *RunnerRecord) {
-	if record.RunnerGroupID == "" {
-		record.RunnerGroupID = defaultGroup
-	}
-	if record.Spec.ReleaseChannel == sandboxv1.ReleaseChannel_RELEASE_CHANNEL_UNSPECIFIED {
-		record.Spec.ReleaseChannel = sandboxv1.ReleaseChannel_RELEASE_CHANNEL_STABLE
 	}
 }
 
@@ -220,7 +225,8 @@ func (m *Management) UpdateManagedRunner(ctx context.Context, req *sandboxv1.Upd
 	}
 	key := gateway.RunnerKey{OrganizationID: caller.OrganizationID, RunnerID: req.GetRunnerId()}
 	record, err := m.registry.change(ctx, key, func(record *RunnerRecord) (*Write, error) {
-		return m.update(caller, record, req.GetManagedRunner(), paths)
+		write, _, err := m.update(caller, record, req.GetManagedRunner(), paths)
+		return write, err
 	})
 	if err != nil {
 		return nil, m.explain(err, &RunnerRecord{RunnerKey: key})
@@ -229,66 +235,36 @@ func (m *Management) UpdateManagedRunner(ctx context.Context, req *sandboxv1.Upd
 	return m.describe(record), nil
 }
 
-// validateUpdate answers the paths to change.
-func (m *Management) validateUpdate(req *sandboxv1.UpdateManagedRunnerRequest) ([]string, error) {
-	var f findings
-	if req.GetRunnerId() == "" {
-		f.add("runner_id", "REQUIRED", "is required")
-	}
-	body := req.GetManagedRunner()
-	if body == nil {
-		f.add("managed_runner", "REQUIRED", "is required; a masked field that it leaves out is reset")
-	}
-	paths, violations := checkMask(req.GetUpdateMask().GetPaths())
-	f.violations = append(f.violations, violations...)
-	if id := body.GetIdentity().GetRunnerId(); id != "" && id != req.GetRunnerId() {
-		f.add("identity.runner_id", "RUNNER_ID", "is %q, but the request is for runner %q", id, req.GetRunnerId())
-	}
-	if slices.Contains(paths, pathPolicy) && body.GetEtag() == "" {
-		f.add("etag", "REQUIRED", "is required to change the policy; send the etag of the policy that was read")
-	}
-	if len(f.violations) > 0 {
-		return nil, f.err()
-	}
-	return paths, m.validateBody(&f, selected(body, paths))
-}
-
-// update edits the record inside of the transaction.
-func (m *Management) update(caller auth.Principal, record *RunnerRecord, body *sandboxv1.ManagedRunner, paths []string) (*Write, error) {
+// update edits the record, and answers the paths of what is changed. It runs
+// inside of the transaction.
+func (m *Management) update(caller auth.Principal, record *RunnerRecord, body *sandboxv1.ManagedRunner, paths []string) (*Write, []string, error) {
 	if record.Phase.deleting() {
-		return nil, apierr.New(apierr.RunnerDeleting, "runner %q is being deleted and cannot be changed; wait until it is gone and create another", record.RunnerID)
+		return nil, nil, apierr.New(apierr.RunnerDeleting, "runner %q is being deleted and cannot be changed; wait until it is gone and create another", record.RunnerID)
 	}
 	if etag := body.GetEtag(); etag != "" && etag != record.ETag {
-		return nil, apierr.New(apierr.ETagMismatch, "the managed_runner etag is stale: the policy of runner %q has changed since it was read; reload it, look at what changed and try again", record.RunnerID).
+		return nil, nil, apierr.New(apierr.ETagMismatch, "the managed_runner etag is stale: the policy of runner %q has changed since it was read; reload it, look at what changed and try again", record.RunnerID).
 			With("runner_id", record.RunnerID)
 	}
-	before := *record
-	before.Spec = proto.Clone(record.Spec).(*sandboxv1.ManagedRunnerSpec)
-	for _, path := range paths {
-		switch path {
-		case pathDisplayName:
-			record.DisplayName = body.GetDisplayName()
-		case pathGroup:
-			record.RunnerGroupID = body.GetIdentity().GetRunnerGroupId()
-		case pathPolicy:
-			record.Policy = policy.Normalize(body.GetPolicy())
-		default:
-			copyField(body.GetSpec(), record.Spec, specField(path))
-		}
+	before := record.clone()
+	declared := before.declared()
+	managedrunner.Apply(declared, body, paths)
+	managedrunner.FillDefaults(declared)
+	declared.Policy = policy.Normalize(declared.GetPolicy())
+	changed := managedrunner.Changes(before.declared(), declared)
+	if len(changed) == 0 {
+		return nil, nil, nil
 	}
-	fillDefaults(record)
-	policyChanged := (before.Policy == nil) != (record.Policy == nil) || !proto.Equal(before.Policy, record.Policy)
-	if policyChanged {
+	record.DisplayName, record.RunnerGroupID = declared.GetDisplayName(), declared.GetIdentity().GetRunnerGroupId()
+	record.Spec, record.Policy = declared.GetSpec(), declared.GetPolicy()
+	if slices.Contains(changed, managedrunner.PathPolicy) {
 		record.ETag = m.cfg.NewID()
-	} else if before.DisplayName == record.DisplayName && before.RunnerGroupID == record.RunnerGroupID && proto.Equal(before.Spec, record.Spec) {
-		return nil, nil
 	}
 	now := m.cfg.Now()
 	record.UpdateTime = now
-	entry := m.entry(caller, "UpdateManagedRunner", &before, record, map[string]any{"update_mask": paths})
+	entry := m.entry(caller, "UpdateManagedRunner", before, record, map[string]any{"update_mask": paths})
 	write := &Write{Audit: &entry}
 	write.Revision = m.revise(record, before.Spec, caller.UserID, now)
-	return write, nil
+	return write, changed, nil
 }
 
 // revise makes the next revision when the deployment has changed.
@@ -433,14 +409,7 @@ func declaredDigest(record *RunnerRecord) []byte {
 	if record == nil {
 		return nil
 	}
-	return audit.Digest(&sandboxv1.ManagedRunner{
-		Identity: &sandboxv1.RunnerIdentity{
-			RunnerId: record.RunnerID, RunnerGroupId: record.RunnerGroupID, Zone: record.Zone, ClusterId: record.ClusterID,
-		},
-		DisplayName: record.DisplayName,
-		Spec:        record.Spec,
-		Policy:      record.Policy,
-	})
+	return audit.Digest(record.declared())
 }
 
 func callerOf(ctx context.Context) (auth.Principal, error) {

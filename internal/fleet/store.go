@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
 	"github.com/sandbar-project/sandbar/internal/audit"
@@ -81,6 +83,25 @@ type RunnerRecord struct {
 
 	// Reading is what a store reads with the rest, and does not write with it.
 	Reading
+}
+
+// clone shares nothing with the record that is ever edited.
+func (r *RunnerRecord) clone() *RunnerRecord {
+	out := *r
+	out.Spec, out.Policy = proto.CloneOf(r.Spec), proto.CloneOf(r.Policy)
+	return &out
+}
+
+// declared is what callers declare of the runner, in messages of its own.
+func (r *RunnerRecord) declared() *sandboxv1.ManagedRunner {
+	return &sandboxv1.ManagedRunner{
+		Identity: &sandboxv1.RunnerIdentity{
+			RunnerId: r.RunnerID, RunnerGroupId: r.RunnerGroupID, Zone: r.Zone, ClusterId: r.ClusterID,
+		},
+		DisplayName: r.DisplayName,
+		Spec:        proto.CloneOf(r.Spec),
+		Policy:      proto.CloneOf(r.Policy),
+	}
 }
 
 // Reading is what is kept elsewhere of a runner, as of the instant that its

@@ -17,6 +17,7 @@ type Gateway interface {
 	adminv1connect.ImageServiceHandler
 	runnerv1connect.EnrollmentServiceHandler
 	fleet.Gateway
+	fleet.PolicyPlanner
 
 	// TunnelHandler is where runners dial in.
 	TunnelHandler() http.Handler

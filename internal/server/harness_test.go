@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1/sandboxv1connect"
+	adminv1 "github.com/sandbar-project/sandbar/api/sandbar/admin/v1"
 	"github.com/sandbar-project/sandbar/api/sandbar/admin/v1/adminv1connect"
 	"github.com/sandbar-project/sandbar/api/sandbar/runner/v1/runnerv1connect"
 	"github.com/sandbar-project/sandbar/internal/auth"
@@ -49,6 +50,10 @@ func (f *fakeGateway) DrainRunner(_ context.Context, key gateway.RunnerKey, _ ti
 	defer f.mu.Unlock()
 	f.drained = append(f.drained, key)
 	return nil
+}
+
+func (f *fakeGateway) PlanPolicy(context.Context, gateway.RunnerKey, gateway.PolicySnapshot, gateway.PolicySnapshot) (*adminv1.PolicyPlan, error) {
+	return &adminv1.PolicyPlan{}, nil
 }
 
 func (f *fakeGateway) TunnelHandler() http.Handler { return http.NotFoundHandler() }

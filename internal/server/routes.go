@@ -47,9 +47,11 @@ type services struct {
 	// limit is of one message that is received.
 	limit messageLimit
 	// ready answers nil when requests can be served.
-	ready  func(context.Context) error
-	health grpchealth.Checker
-	logger *slog.Logger
+	ready func(context.Context) error
+	// version of this server.
+	version string
+	health  grpchealth.Checker
+	logger  *slog.Logger
 }
 
 // callersOrganization is whose entries a caller sees.
@@ -84,7 +86,7 @@ func routes(s services) (http.Handler, error) {
 	mount := func(path string, handler http.Handler) {
 		methods, err := bindings(strings.Trim(path, "/"))
 		failures = append(failures, err)
-		handler = errs.wrap(auth.Middleware(s.tokens, attributed(withQuery(methods, errs, handler))))
+		handler = errs.wrap(auth.Middleware(s.tokens, identified(s.version, attributed(withQuery(methods, errs, handler)))))
 		mux.Handle(path, handler)
 		transcoded = append(transcoded, vanguard.NewService(path, handler))
 	}
@@ -95,6 +97,7 @@ func routes(s services) (http.Handler, error) {
 	mount(sandboxv1connect.NewVolumeServiceHandler(sandboxv1connect.UnimplementedVolumeServiceHandler{}, public...))
 	mount(sandboxv1connect.NewSandboxTemplateServiceHandler(sandboxv1connect.UnimplementedSandboxTemplateServiceHandler{}, public...))
 	mount(adminv1connect.NewClusterServiceHandler(s.fleet.Clusters, public...))
+	mount(adminv1connect.NewRunnerServiceHandler(fleet.NewValidation(s.fleet.Management, s.gateway), public...))
 	mount(adminv1connect.NewTokenServiceHandler(auth.NewService(s.tokens), public...))
 	mount(adminv1connect.NewImageServiceHandler(s.gateway, public...))
 	mount(adminv1connect.NewAuditServiceHandler(audit.NewService(s.audit, callersOrganization), public...))
@@ -130,6 +133,18 @@ func routes(s services) (http.Handler, error) {
 	})
 	mux.HandleFunc("/", errs.notFound)
 	return logged(s.logger, mux), nil
+}
+
+// versionHeader tells callers, once they have shown who they are, that this is
+// Sandbar and of which version: clients that also talk to other servers use
+// what only Sandbar serves when they see it.
+const versionHeader = "Sandbar-Version"
+
+func identified(version string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(versionHeader, version)
+		next.ServeHTTP(w, r)
+	})
 }
 
 // compression leaves small answers and every message of a stream as they are,

@@ -326,3 +326,39 @@ func TestRESTErrorsAreStatusesWithDetails(t *testing.T) {
 		t.Errorf("unknown path: %d %v", status, body)
 	}
 }
+
+func TestADryRunIsServedOverREST(t *testing.T) {
+	w := start(t, nil)
+	w.create(t, w.wish())
+	body := `{"runnerId": "runner-1", "managedRunner": {"displayName": "new"}, "updateMask": "displayName,spec.overrides"}`
+	status, answer := w.rest(t, w.admin, http.MethodPost, "/admin/v1/managedRunners:validate", body)
+	if diff := cmp.Diff([]any{"display_name"}, answer["changedPaths"]); status != http.StatusOK || diff != "" {
+		t.Errorf("%d %v, changed paths (-want +got):\n%s", status, answer, diff)
+	}
+	if status, answer := w.rest(t, w.user, http.MethodPost, "/admin/v1/managedRunners:validate", body); status != http.StatusForbidden {
+		t.Errorf("a user's dry run: %d %v", status, answer)
+	}
+	_, stored := w.rest(t, w.admin, http.MethodGet, "/v1/sandbox/managedRunners/runner-1", "")
+	if stored["displayName"] != nil {
+		t.Errorf("the dry run stored the name %v", stored["displayName"])
+	}
+}
+
+func TestAnswersToThoseWhoMayCallSayThatThisIsSandbar(t *testing.T) {
+	w := start(t, nil)
+	for secret, want := range map[auth.Secret]string{w.admin: "1.0.0", "wrong": ""} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL()+"/v1/sandbox/managedRunners", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+secret.Reveal())
+		response, err := w.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if got := response.Header.Get("Sandbar-Version"); got != want {
+			t.Errorf("status %d says version %q, want %q", response.StatusCode, got, want)
+		}
+	}
+}

@@ -156,6 +156,7 @@ func assemble(ctx context.Context, cfg Config, with parts) (_ *Server, err error
 		gateway: s.gateway,
 		rules:   rules,
 		limit:   with.limit,
+		version: cfg.Version,
 		ready:   s.checkReady,
 		health:  s.health,
 		logger:  cfg.Logger,

@@ -10,9 +10,11 @@ package adminv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	v1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -561,6 +563,344 @@ func (*DeleteClusterResponse) Descriptor() ([]byte, []int) {
 	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
+type ValidateManagedRunnerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The runner to change; empty: managed_runner would be created.
+	RunnerId string `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	// As the write would have it, etag included.
+	ManagedRunner *v1.ManagedRunner `protobuf:"bytes,2,opt,name=managed_runner,json=managedRunner,proto3" json:"managed_runner,omitempty"`
+	// As UpdateManagedRunner takes it; empty for a creation.
+	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValidateManagedRunnerRequest) Reset() {
+	*x = ValidateManagedRunnerRequest{}
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValidateManagedRunnerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValidateManagedRunnerRequest) ProtoMessage() {}
+
+func (x *ValidateManagedRunnerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValidateManagedRunnerRequest.ProtoReflect.Descriptor instead.
+func (*ValidateManagedRunnerRequest) Descriptor() ([]byte, []int) {
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ValidateManagedRunnerRequest) GetRunnerId() string {
+	if x != nil {
+		return x.RunnerId
+	}
+	return ""
+}
+
+func (x *ValidateManagedRunnerRequest) GetManagedRunner() *v1.ManagedRunner {
+	if x != nil {
+		return x.ManagedRunner
+	}
+	return nil
+}
+
+func (x *ValidateManagedRunnerRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
+type ValidateManagedRunnerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The runner as it would be right after the write.
+	ManagedRunner *v1.ManagedRunner `protobuf:"bytes,1,opt,name=managed_runner,json=managedRunner,proto3" json:"managed_runner,omitempty"`
+	// The masked paths whose fields the write would change, in the mask's order.
+	ChangedPaths []string `protobuf:"bytes,2,rep,name=changed_paths,json=changedPaths,proto3" json:"changed_paths,omitempty"`
+	// Whether the write would make a new revision, and so a rollout.
+	NewRevision bool `protobuf:"varint,3,opt,name=new_revision,json=newRevision,proto3" json:"new_revision,omitempty"`
+	// Present when the write would change what is allowed of sandboxes.
+	PolicyPlan    *PolicyPlan `protobuf:"bytes,4,opt,name=policy_plan,json=policyPlan,proto3" json:"policy_plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValidateManagedRunnerResponse) Reset() {
+	*x = ValidateManagedRunnerResponse{}
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValidateManagedRunnerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValidateManagedRunnerResponse) ProtoMessage() {}
+
+func (x *ValidateManagedRunnerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValidateManagedRunnerResponse.ProtoReflect.Descriptor instead.
+func (*ValidateManagedRunnerResponse) Descriptor() ([]byte, []int) {
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ValidateManagedRunnerResponse) GetManagedRunner() *v1.ManagedRunner {
+	if x != nil {
+		return x.ManagedRunner
+	}
+	return nil
+}
+
+func (x *ValidateManagedRunnerResponse) GetChangedPaths() []string {
+	if x != nil {
+		return x.ChangedPaths
+	}
+	return nil
+}
+
+func (x *ValidateManagedRunnerResponse) GetNewRevision() bool {
+	if x != nil {
+		return x.NewRevision
+	}
+	return false
+}
+
+func (x *ValidateManagedRunnerResponse) GetPolicyPlan() *PolicyPlan {
+	if x != nil {
+		return x.PolicyPlan
+	}
+	return nil
+}
+
+// PolicyPlan holds the runner's live sandboxes against another policy. They go
+// on running, whatever it says: a policy is asked when a sandbox is created.
+type PolicyPlan struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	CheckedSandboxes int32                  `protobuf:"varint,1,opt,name=checked_sandboxes,json=checkedSandboxes,proto3" json:"checked_sandboxes,omitempty"`
+	// Those that would not be created again, the oldest first.
+	RefusedSandboxes []*RefusedSandbox `protobuf:"bytes,2,rep,name=refused_sandboxes,json=refusedSandboxes,proto3" json:"refused_sandboxes,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PolicyPlan) Reset() {
+	*x = PolicyPlan{}
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyPlan) ProtoMessage() {}
+
+func (x *PolicyPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyPlan.ProtoReflect.Descriptor instead.
+func (*PolicyPlan) Descriptor() ([]byte, []int) {
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PolicyPlan) GetCheckedSandboxes() int32 {
+	if x != nil {
+		return x.CheckedSandboxes
+	}
+	return 0
+}
+
+func (x *PolicyPlan) GetRefusedSandboxes() []*RefusedSandbox {
+	if x != nil {
+		return x.RefusedSandboxes
+	}
+	return nil
+}
+
+type RefusedSandbox struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	// Whose it is.
+	UserId     string           `protobuf:"bytes,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	State      v1.State         `protobuf:"varint,3,opt,name=state,proto3,enum=coreweave.sandbox.v1.State" json:"state,omitempty"`
+	Tags       []string         `protobuf:"bytes,4,rep,name=tags,proto3" json:"tags,omitempty"`
+	Violations []*RuleViolation `protobuf:"bytes,5,rep,name=violations,proto3" json:"violations,omitempty"`
+	// The present policy refuses it too; it was created under an older one.
+	RefusedAlready bool `protobuf:"varint,6,opt,name=refused_already,json=refusedAlready,proto3" json:"refused_already,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RefusedSandbox) Reset() {
+	*x = RefusedSandbox{}
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedSandbox) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedSandbox) ProtoMessage() {}
+
+func (x *RefusedSandbox) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedSandbox.ProtoReflect.Descriptor instead.
+func (*RefusedSandbox) Descriptor() ([]byte, []int) {
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RefusedSandbox) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *RefusedSandbox) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *RefusedSandbox) GetState() v1.State {
+	if x != nil {
+		return x.State
+	}
+	return v1.State(0)
+}
+
+func (x *RefusedSandbox) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *RefusedSandbox) GetViolations() []*RuleViolation {
+	if x != nil {
+		return x.Violations
+	}
+	return nil
+}
+
+func (x *RefusedSandbox) GetRefusedAlready() bool {
+	if x != nil {
+		return x.RefusedAlready
+	}
+	return false
+}
+
+// RuleViolation is a google.rpc.BadRequest.FieldViolation.
+type RuleViolation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the sandbox, such as "spec.containers[0].resources.cpu".
+	Field         string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Description   string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleViolation) Reset() {
+	*x = RuleViolation{}
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleViolation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleViolation) ProtoMessage() {}
+
+func (x *RuleViolation) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleViolation.ProtoReflect.Descriptor instead.
+func (*RuleViolation) Descriptor() ([]byte, []int) {
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RuleViolation) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *RuleViolation) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RuleViolation) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
 type Token struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	TokenId     string                 `protobuf:"bytes,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
@@ -577,7 +917,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +929,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +942,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Token) GetTokenId() string {
@@ -663,7 +1003,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +1015,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +1028,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateTokenRequest) GetToken() *Token {
@@ -708,7 +1048,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +1060,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +1073,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -758,7 +1098,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +1110,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +1123,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type ListTokensResponse struct {
@@ -795,7 +1135,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +1147,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +1160,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -839,7 +1179,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +1191,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +1204,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RevokeTokenRequest) GetTokenId() string {
@@ -882,7 +1222,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +1234,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +1247,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 type Image struct {
@@ -925,7 +1265,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1277,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1290,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Image) GetReferences() []string {
@@ -997,7 +1337,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1349,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1362,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListImagesRequest) GetRunnerId() string {
@@ -1041,7 +1381,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1393,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1406,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -1085,7 +1425,7 @@ type PruneImagesRequest struct {
 
 func (x *PruneImagesRequest) Reset() {
 	*x = PruneImagesRequest{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1437,7 @@ func (x *PruneImagesRequest) String() string {
 func (*PruneImagesRequest) ProtoMessage() {}
 
 func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1450,7 @@ func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
 func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PruneImagesRequest) GetRunnerId() string {
@@ -1129,7 +1469,7 @@ type PruneImagesResponse struct {
 
 func (x *PruneImagesResponse) Reset() {
 	*x = PruneImagesResponse{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1481,7 @@ func (x *PruneImagesResponse) String() string {
 func (*PruneImagesResponse) ProtoMessage() {}
 
 func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1494,7 @@ func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
 func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PruneImagesResponse) GetRemovedImages() []*Image {
@@ -1193,7 +1533,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1545,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1558,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AuditEntry) GetAuditId() int64 {
@@ -1313,7 +1653,7 @@ type ListAuditEntriesRequest struct {
 
 func (x *ListAuditEntriesRequest) Reset() {
 	*x = ListAuditEntriesRequest{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1665,7 @@ func (x *ListAuditEntriesRequest) String() string {
 func (*ListAuditEntriesRequest) ProtoMessage() {}
 
 func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1678,7 @@ func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditEntriesRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditEntriesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListAuditEntriesRequest) GetPageSize() int32 {
@@ -1380,7 +1720,7 @@ type ListAuditEntriesResponse struct {
 
 func (x *ListAuditEntriesResponse) Reset() {
 	*x = ListAuditEntriesResponse{}
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1732,7 @@ func (x *ListAuditEntriesResponse) String() string {
 func (*ListAuditEntriesResponse) ProtoMessage() {}
 
 func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_sandbar_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1745,7 @@ func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditEntriesResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditEntriesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_sandbar_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListAuditEntriesResponse) GetAuditEntries() []*AuditEntry {
@@ -1426,7 +1766,7 @@ var File_sandbar_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_sandbar_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1csandbar/admin/v1/admin.proto\x12\x10sandbar.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x02\n" +
+	"\x1csandbar/admin/v1/admin.proto\x12\x10sandbar.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a,coreweave/sandbox/v1/runner_management.proto\x1a\"coreweave/sandbox/v1/sandbox.proto\x1a\x1cgoogle/api/annotations.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x02\n" +
 	"\aCluster\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12?\n" +
@@ -1451,7 +1791,36 @@ const file_sandbar_admin_v1_admin_proto_rawDesc = "" +
 	"\x14DeleteClusterRequest\x12!\n" +
 	"\acluster\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x10\x01R\acluster\x12#\n" +
 	"\rallow_missing\x18\x02 \x01(\bR\fallowMissing\"\x17\n" +
-	"\x15DeleteClusterResponse\"\xd7\x02\n" +
+	"\x15DeleteClusterResponse\"\xcc\x01\n" +
+	"\x1cValidateManagedRunnerRequest\x12\x1b\n" +
+	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12R\n" +
+	"\x0emanaged_runner\x18\x02 \x01(\v2#.coreweave.sandbox.v1.ManagedRunnerB\x06\xbaH\x03\xc8\x01\x01R\rmanagedRunner\x12;\n" +
+	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\"\xf2\x01\n" +
+	"\x1dValidateManagedRunnerResponse\x12J\n" +
+	"\x0emanaged_runner\x18\x01 \x01(\v2#.coreweave.sandbox.v1.ManagedRunnerR\rmanagedRunner\x12#\n" +
+	"\rchanged_paths\x18\x02 \x03(\tR\fchangedPaths\x12!\n" +
+	"\fnew_revision\x18\x03 \x01(\bR\vnewRevision\x12=\n" +
+	"\vpolicy_plan\x18\x04 \x01(\v2\x1c.sandbar.admin.v1.PolicyPlanR\n" +
+	"policyPlan\"\x88\x01\n" +
+	"\n" +
+	"PolicyPlan\x12+\n" +
+	"\x11checked_sandboxes\x18\x01 \x01(\x05R\x10checkedSandboxes\x12M\n" +
+	"\x11refused_sandboxes\x18\x02 \x03(\v2 .sandbar.admin.v1.RefusedSandboxR\x10refusedSandboxes\"\xf9\x01\n" +
+	"\x0eRefusedSandbox\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x17\n" +
+	"\auser_id\x18\x02 \x01(\tR\x06userId\x121\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x1b.coreweave.sandbox.v1.StateR\x05state\x12\x12\n" +
+	"\x04tags\x18\x04 \x03(\tR\x04tags\x12?\n" +
+	"\n" +
+	"violations\x18\x05 \x03(\v2\x1f.sandbar.admin.v1.RuleViolationR\n" +
+	"violations\x12'\n" +
+	"\x0frefused_already\x18\x06 \x01(\bR\x0erefusedAlready\"_\n" +
+	"\rRuleViolation\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12 \n" +
+	"\vdescription\x18\x03 \x01(\tR\vdescription\"\xd7\x02\n" +
 	"\x05Token\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\tR\atokenId\x12+\n" +
 	"\fdisplay_name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\vdisplayName\x126\n" +
@@ -1529,7 +1898,9 @@ const file_sandbar_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"GetCluster\x12#.sandbar.admin.v1.GetClusterRequest\x1a$.sandbar.admin.v1.GetClusterResponse\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/admin/v1/clusters/{cluster}\x12y\n" +
 	"\fListClusters\x12%.sandbar.admin.v1.ListClustersRequest\x1a&.sandbar.admin.v1.ListClustersResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/admin/v1/clusters\x12\x86\x01\n" +
-	"\rDeleteCluster\x12&.sandbar.admin.v1.DeleteClusterRequest\x1a'.sandbar.admin.v1.DeleteClusterResponse\"$\x82\xd3\xe4\x93\x02\x1e*\x1c/admin/v1/clusters/{cluster}2\x87\x03\n" +
+	"\rDeleteCluster\x12&.sandbar.admin.v1.DeleteClusterRequest\x1a'.sandbar.admin.v1.DeleteClusterResponse\"$\x82\xd3\xe4\x93\x02\x1e*\x1c/admin/v1/clusters/{cluster}2\xb8\x01\n" +
+	"\rRunnerService\x12\xa6\x01\n" +
+	"\x15ValidateManagedRunner\x12..sandbar.admin.v1.ValidateManagedRunnerRequest\x1a/.sandbar.admin.v1.ValidateManagedRunnerResponse\",\x82\xd3\xe4\x93\x02&:\x01*\"!/admin/v1/managedRunners:validate2\x87\x03\n" +
 	"\fTokenService\x12{\n" +
 	"\vCreateToken\x12$.sandbar.admin.v1.CreateTokenRequest\x1a%.sandbar.admin.v1.CreateTokenResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x05token\"\x10/admin/v1/tokens\x12q\n" +
 	"\n" +
@@ -1555,82 +1926,99 @@ func file_sandbar_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_sandbar_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sandbar_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_sandbar_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_sandbar_admin_v1_admin_proto_goTypes = []any{
-	(ClusterKind)(0),                 // 0: sandbar.admin.v1.ClusterKind
-	(Role)(0),                        // 1: sandbar.admin.v1.Role
-	(*Cluster)(nil),                  // 2: sandbar.admin.v1.Cluster
-	(*CreateClusterRequest)(nil),     // 3: sandbar.admin.v1.CreateClusterRequest
-	(*CreateClusterResponse)(nil),    // 4: sandbar.admin.v1.CreateClusterResponse
-	(*GetClusterRequest)(nil),        // 5: sandbar.admin.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),       // 6: sandbar.admin.v1.GetClusterResponse
-	(*ListClustersRequest)(nil),      // 7: sandbar.admin.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),     // 8: sandbar.admin.v1.ListClustersResponse
-	(*DeleteClusterRequest)(nil),     // 9: sandbar.admin.v1.DeleteClusterRequest
-	(*DeleteClusterResponse)(nil),    // 10: sandbar.admin.v1.DeleteClusterResponse
-	(*Token)(nil),                    // 11: sandbar.admin.v1.Token
-	(*CreateTokenRequest)(nil),       // 12: sandbar.admin.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 13: sandbar.admin.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 14: sandbar.admin.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 15: sandbar.admin.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),       // 16: sandbar.admin.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 17: sandbar.admin.v1.RevokeTokenResponse
-	(*Image)(nil),                    // 18: sandbar.admin.v1.Image
-	(*ListImagesRequest)(nil),        // 19: sandbar.admin.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),       // 20: sandbar.admin.v1.ListImagesResponse
-	(*PruneImagesRequest)(nil),       // 21: sandbar.admin.v1.PruneImagesRequest
-	(*PruneImagesResponse)(nil),      // 22: sandbar.admin.v1.PruneImagesResponse
-	(*AuditEntry)(nil),               // 23: sandbar.admin.v1.AuditEntry
-	(*ListAuditEntriesRequest)(nil),  // 24: sandbar.admin.v1.ListAuditEntriesRequest
-	(*ListAuditEntriesResponse)(nil), // 25: sandbar.admin.v1.ListAuditEntriesResponse
-	(*timestamppb.Timestamp)(nil),    // 26: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),          // 27: google.protobuf.Struct
+	(ClusterKind)(0),                      // 0: sandbar.admin.v1.ClusterKind
+	(Role)(0),                             // 1: sandbar.admin.v1.Role
+	(*Cluster)(nil),                       // 2: sandbar.admin.v1.Cluster
+	(*CreateClusterRequest)(nil),          // 3: sandbar.admin.v1.CreateClusterRequest
+	(*CreateClusterResponse)(nil),         // 4: sandbar.admin.v1.CreateClusterResponse
+	(*GetClusterRequest)(nil),             // 5: sandbar.admin.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),            // 6: sandbar.admin.v1.GetClusterResponse
+	(*ListClustersRequest)(nil),           // 7: sandbar.admin.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),          // 8: sandbar.admin.v1.ListClustersResponse
+	(*DeleteClusterRequest)(nil),          // 9: sandbar.admin.v1.DeleteClusterRequest
+	(*DeleteClusterResponse)(nil),         // 10: sandbar.admin.v1.DeleteClusterResponse
+	(*ValidateManagedRunnerRequest)(nil),  // 11: sandbar.admin.v1.ValidateManagedRunnerRequest
+	(*ValidateManagedRunnerResponse)(nil), // 12: sandbar.admin.v1.ValidateManagedRunnerResponse
+	(*PolicyPlan)(nil),                    // 13: sandbar.admin.v1.PolicyPlan
+	(*RefusedSandbox)(nil),                // 14: sandbar.admin.v1.RefusedSandbox
+	(*RuleViolation)(nil),                 // 15: sandbar.admin.v1.RuleViolation
+	(*Token)(nil),                         // 16: sandbar.admin.v1.Token
+	(*CreateTokenRequest)(nil),            // 17: sandbar.admin.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),           // 18: sandbar.admin.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),             // 19: sandbar.admin.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),            // 20: sandbar.admin.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),            // 21: sandbar.admin.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),           // 22: sandbar.admin.v1.RevokeTokenResponse
+	(*Image)(nil),                         // 23: sandbar.admin.v1.Image
+	(*ListImagesRequest)(nil),             // 24: sandbar.admin.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),            // 25: sandbar.admin.v1.ListImagesResponse
+	(*PruneImagesRequest)(nil),            // 26: sandbar.admin.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),           // 27: sandbar.admin.v1.PruneImagesResponse
+	(*AuditEntry)(nil),                    // 28: sandbar.admin.v1.AuditEntry
+	(*ListAuditEntriesRequest)(nil),       // 29: sandbar.admin.v1.ListAuditEntriesRequest
+	(*ListAuditEntriesResponse)(nil),      // 30: sandbar.admin.v1.ListAuditEntriesResponse
+	(*timestamppb.Timestamp)(nil),         // 31: google.protobuf.Timestamp
+	(*v1.ManagedRunner)(nil),              // 32: coreweave.sandbox.v1.ManagedRunner
+	(*fieldmaskpb.FieldMask)(nil),         // 33: google.protobuf.FieldMask
+	(v1.State)(0),                         // 34: coreweave.sandbox.v1.State
+	(*structpb.Struct)(nil),               // 35: google.protobuf.Struct
 }
 var file_sandbar_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sandbar.admin.v1.Cluster.kind:type_name -> sandbar.admin.v1.ClusterKind
-	26, // 1: sandbar.admin.v1.Cluster.create_time:type_name -> google.protobuf.Timestamp
+	31, // 1: sandbar.admin.v1.Cluster.create_time:type_name -> google.protobuf.Timestamp
 	2,  // 2: sandbar.admin.v1.CreateClusterRequest.cluster:type_name -> sandbar.admin.v1.Cluster
 	2,  // 3: sandbar.admin.v1.CreateClusterResponse.cluster:type_name -> sandbar.admin.v1.Cluster
 	2,  // 4: sandbar.admin.v1.GetClusterResponse.cluster:type_name -> sandbar.admin.v1.Cluster
 	2,  // 5: sandbar.admin.v1.ListClustersResponse.clusters:type_name -> sandbar.admin.v1.Cluster
-	1,  // 6: sandbar.admin.v1.Token.role:type_name -> sandbar.admin.v1.Role
-	26, // 7: sandbar.admin.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	26, // 8: sandbar.admin.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	26, // 9: sandbar.admin.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
-	11, // 10: sandbar.admin.v1.CreateTokenRequest.token:type_name -> sandbar.admin.v1.Token
-	11, // 11: sandbar.admin.v1.CreateTokenResponse.token:type_name -> sandbar.admin.v1.Token
-	11, // 12: sandbar.admin.v1.ListTokensResponse.tokens:type_name -> sandbar.admin.v1.Token
-	26, // 13: sandbar.admin.v1.Image.pull_time:type_name -> google.protobuf.Timestamp
-	18, // 14: sandbar.admin.v1.ListImagesResponse.images:type_name -> sandbar.admin.v1.Image
-	18, // 15: sandbar.admin.v1.PruneImagesResponse.removed_images:type_name -> sandbar.admin.v1.Image
-	26, // 16: sandbar.admin.v1.AuditEntry.create_time:type_name -> google.protobuf.Timestamp
-	27, // 17: sandbar.admin.v1.AuditEntry.detail:type_name -> google.protobuf.Struct
-	23, // 18: sandbar.admin.v1.ListAuditEntriesResponse.audit_entries:type_name -> sandbar.admin.v1.AuditEntry
-	3,  // 19: sandbar.admin.v1.ClusterService.CreateCluster:input_type -> sandbar.admin.v1.CreateClusterRequest
-	5,  // 20: sandbar.admin.v1.ClusterService.GetCluster:input_type -> sandbar.admin.v1.GetClusterRequest
-	7,  // 21: sandbar.admin.v1.ClusterService.ListClusters:input_type -> sandbar.admin.v1.ListClustersRequest
-	9,  // 22: sandbar.admin.v1.ClusterService.DeleteCluster:input_type -> sandbar.admin.v1.DeleteClusterRequest
-	12, // 23: sandbar.admin.v1.TokenService.CreateToken:input_type -> sandbar.admin.v1.CreateTokenRequest
-	14, // 24: sandbar.admin.v1.TokenService.ListTokens:input_type -> sandbar.admin.v1.ListTokensRequest
-	16, // 25: sandbar.admin.v1.TokenService.RevokeToken:input_type -> sandbar.admin.v1.RevokeTokenRequest
-	24, // 26: sandbar.admin.v1.AuditService.ListAuditEntries:input_type -> sandbar.admin.v1.ListAuditEntriesRequest
-	19, // 27: sandbar.admin.v1.ImageService.ListImages:input_type -> sandbar.admin.v1.ListImagesRequest
-	21, // 28: sandbar.admin.v1.ImageService.PruneImages:input_type -> sandbar.admin.v1.PruneImagesRequest
-	4,  // 29: sandbar.admin.v1.ClusterService.CreateCluster:output_type -> sandbar.admin.v1.CreateClusterResponse
-	6,  // 30: sandbar.admin.v1.ClusterService.GetCluster:output_type -> sandbar.admin.v1.GetClusterResponse
-	8,  // 31: sandbar.admin.v1.ClusterService.ListClusters:output_type -> sandbar.admin.v1.ListClustersResponse
-	10, // 32: sandbar.admin.v1.ClusterService.DeleteCluster:output_type -> sandbar.admin.v1.DeleteClusterResponse
-	13, // 33: sandbar.admin.v1.TokenService.CreateToken:output_type -> sandbar.admin.v1.CreateTokenResponse
-	15, // 34: sandbar.admin.v1.TokenService.ListTokens:output_type -> sandbar.admin.v1.ListTokensResponse
-	17, // 35: sandbar.admin.v1.TokenService.RevokeToken:output_type -> sandbar.admin.v1.RevokeTokenResponse
-	25, // 36: sandbar.admin.v1.AuditService.ListAuditEntries:output_type -> sandbar.admin.v1.ListAuditEntriesResponse
-	20, // 37: sandbar.admin.v1.ImageService.ListImages:output_type -> sandbar.admin.v1.ListImagesResponse
-	22, // 38: sandbar.admin.v1.ImageService.PruneImages:output_type -> sandbar.admin.v1.PruneImagesResponse
-	29, // [29:39] is the sub-list for method output_type
-	19, // [19:29] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	32, // 6: sandbar.admin.v1.ValidateManagedRunnerRequest.managed_runner:type_name -> coreweave.sandbox.v1.ManagedRunner
+	33, // 7: sandbar.admin.v1.ValidateManagedRunnerRequest.update_mask:type_name -> google.protobuf.FieldMask
+	32, // 8: sandbar.admin.v1.ValidateManagedRunnerResponse.managed_runner:type_name -> coreweave.sandbox.v1.ManagedRunner
+	13, // 9: sandbar.admin.v1.ValidateManagedRunnerResponse.policy_plan:type_name -> sandbar.admin.v1.PolicyPlan
+	14, // 10: sandbar.admin.v1.PolicyPlan.refused_sandboxes:type_name -> sandbar.admin.v1.RefusedSandbox
+	34, // 11: sandbar.admin.v1.RefusedSandbox.state:type_name -> coreweave.sandbox.v1.State
+	15, // 12: sandbar.admin.v1.RefusedSandbox.violations:type_name -> sandbar.admin.v1.RuleViolation
+	1,  // 13: sandbar.admin.v1.Token.role:type_name -> sandbar.admin.v1.Role
+	31, // 14: sandbar.admin.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	31, // 15: sandbar.admin.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	31, // 16: sandbar.admin.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	16, // 17: sandbar.admin.v1.CreateTokenRequest.token:type_name -> sandbar.admin.v1.Token
+	16, // 18: sandbar.admin.v1.CreateTokenResponse.token:type_name -> sandbar.admin.v1.Token
+	16, // 19: sandbar.admin.v1.ListTokensResponse.tokens:type_name -> sandbar.admin.v1.Token
+	31, // 20: sandbar.admin.v1.Image.pull_time:type_name -> google.protobuf.Timestamp
+	23, // 21: sandbar.admin.v1.ListImagesResponse.images:type_name -> sandbar.admin.v1.Image
+	23, // 22: sandbar.admin.v1.PruneImagesResponse.removed_images:type_name -> sandbar.admin.v1.Image
+	31, // 23: sandbar.admin.v1.AuditEntry.create_time:type_name -> google.protobuf.Timestamp
+	35, // 24: sandbar.admin.v1.AuditEntry.detail:type_name -> google.protobuf.Struct
+	28, // 25: sandbar.admin.v1.ListAuditEntriesResponse.audit_entries:type_name -> sandbar.admin.v1.AuditEntry
+	3,  // 26: sandbar.admin.v1.ClusterService.CreateCluster:input_type -> sandbar.admin.v1.CreateClusterRequest
+	5,  // 27: sandbar.admin.v1.ClusterService.GetCluster:input_type -> sandbar.admin.v1.GetClusterRequest
+	7,  // 28: sandbar.admin.v1.ClusterService.ListClusters:input_type -> sandbar.admin.v1.ListClustersRequest
+	9,  // 29: sandbar.admin.v1.ClusterService.DeleteCluster:input_type -> sandbar.admin.v1.DeleteClusterRequest
+	11, // 30: sandbar.admin.v1.RunnerService.ValidateManagedRunner:input_type -> sandbar.admin.v1.ValidateManagedRunnerRequest
+	17, // 31: sandbar.admin.v1.TokenService.CreateToken:input_type -> sandbar.admin.v1.CreateTokenRequest
+	19, // 32: sandbar.admin.v1.TokenService.ListTokens:input_type -> sandbar.admin.v1.ListTokensRequest
+	21, // 33: sandbar.admin.v1.TokenService.RevokeToken:input_type -> sandbar.admin.v1.RevokeTokenRequest
+	29, // 34: sandbar.admin.v1.AuditService.ListAuditEntries:input_type -> sandbar.admin.v1.ListAuditEntriesRequest
+	24, // 35: sandbar.admin.v1.ImageService.ListImages:input_type -> sandbar.admin.v1.ListImagesRequest
+	26, // 36: sandbar.admin.v1.ImageService.PruneImages:input_type -> sandbar.admin.v1.PruneImagesRequest
+	4,  // 37: sandbar.admin.v1.ClusterService.CreateCluster:output_type -> sandbar.admin.v1.CreateClusterResponse
+	6,  // 38: sandbar.admin.v1.ClusterService.GetCluster:output_type -> sandbar.admin.v1.GetClusterResponse
+	8,  // 39: sandbar.admin.v1.ClusterService.ListClusters:output_type -> sandbar.admin.v1.ListClustersResponse
+	10, // 40: sandbar.admin.v1.ClusterService.DeleteCluster:output_type -> sandbar.admin.v1.DeleteClusterResponse
+	12, // 41: sandbar.admin.v1.RunnerService.ValidateManagedRunner:output_type -> sandbar.admin.v1.ValidateManagedRunnerResponse
+	18, // 42: sandbar.admin.v1.TokenService.CreateToken:output_type -> sandbar.admin.v1.CreateTokenResponse
+	20, // 43: sandbar.admin.v1.TokenService.ListTokens:output_type -> sandbar.admin.v1.ListTokensResponse
+	22, // 44: sandbar.admin.v1.TokenService.RevokeToken:output_type -> sandbar.admin.v1.RevokeTokenResponse
+	30, // 45: sandbar.admin.v1.AuditService.ListAuditEntries:output_type -> sandbar.admin.v1.ListAuditEntriesResponse
+	25, // 46: sandbar.admin.v1.ImageService.ListImages:output_type -> sandbar.admin.v1.ListImagesResponse
+	27, // 47: sandbar.admin.v1.ImageService.PruneImages:output_type -> sandbar.admin.v1.PruneImagesResponse
+	37, // [37:48] is the sub-list for method output_type
+	26, // [26:37] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_sandbar_admin_v1_admin_proto_init() }
@@ -1644,9 +2032,9 @@ func file_sandbar_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbar_admin_v1_admin_proto_rawDesc), len(file_sandbar_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   29,
 			NumExtensions: 0,
-			NumServices:   4,
+			NumServices:   5,
 		},
 		GoTypes:           file_sandbar_admin_v1_admin_proto_goTypes,
 		DependencyIndexes: file_sandbar_admin_v1_admin_proto_depIdxs,

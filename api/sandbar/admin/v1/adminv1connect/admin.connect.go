@@ -25,6 +25,8 @@ const _ = connect.IsAtLeastVersion1_13_0
 const (
 	// ClusterServiceName is the fully-qualified name of the ClusterService service.
 	ClusterServiceName = "sandbar.admin.v1.ClusterService"
+	// RunnerServiceName is the fully-qualified name of the RunnerService service.
+	RunnerServiceName = "sandbar.admin.v1.RunnerService"
 	// TokenServiceName is the fully-qualified name of the TokenService service.
 	TokenServiceName = "sandbar.admin.v1.TokenService"
 	// AuditServiceName is the fully-qualified name of the AuditService service.
@@ -53,6 +55,9 @@ const (
 	// ClusterServiceDeleteClusterProcedure is the fully-qualified name of the ClusterService's
 	// DeleteCluster RPC.
 	ClusterServiceDeleteClusterProcedure = "/sandbar.admin.v1.ClusterService/DeleteCluster"
+	// RunnerServiceValidateManagedRunnerProcedure is the fully-qualified name of the RunnerService's
+	// ValidateManagedRunner RPC.
+	RunnerServiceValidateManagedRunnerProcedure = "/sandbar.admin.v1.RunnerService/ValidateManagedRunner"
 	// TokenServiceCreateTokenProcedure is the fully-qualified name of the TokenService's CreateToken
 	// RPC.
 	TokenServiceCreateTokenProcedure = "/sandbar.admin.v1.TokenService/CreateToken"
@@ -235,6 +240,86 @@ func (UnimplementedClusterServiceHandler) ListClusters(context.Context, *v1.List
 
 func (UnimplementedClusterServiceHandler) DeleteCluster(context.Context, *v1.DeleteClusterRequest) (*v1.DeleteClusterResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandbar.admin.v1.ClusterService.DeleteCluster is not implemented"))
+}
+
+// RunnerServiceClient is a client for the sandbar.admin.v1.RunnerService service.
+type RunnerServiceClient interface {
+	// ValidateManagedRunner is a dry run of CreateManagedRunner, or with a
+	// runner_id of UpdateManagedRunner: it answers with the runner as it would
+	// be, or with the error that the write would end with, and changes nothing.
+	ValidateManagedRunner(context.Context, *v1.ValidateManagedRunnerRequest) (*v1.ValidateManagedRunnerResponse, error)
+}
+
+// NewRunnerServiceClient constructs a client for the sandbar.admin.v1.RunnerService service. By
+// default, it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses,
+// and sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the
+// connect.WithGRPC() or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewRunnerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) RunnerServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	runnerServiceMethods := v1.File_sandbar_admin_v1_admin_proto.Services().ByName("RunnerService").Methods()
+	return &runnerServiceClient{
+		validateManagedRunner: connect.NewClient[v1.ValidateManagedRunnerRequest, v1.ValidateManagedRunnerResponse](
+			httpClient,
+			baseURL+RunnerServiceValidateManagedRunnerProcedure,
+			connect.WithSchema(runnerServiceMethods.ByName("ValidateManagedRunner")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// runnerServiceClient implements RunnerServiceClient.
+type runnerServiceClient struct {
+	validateManagedRunner *connect.Client[v1.ValidateManagedRunnerRequest, v1.ValidateManagedRunnerResponse]
+}
+
+// ValidateManagedRunner calls sandbar.admin.v1.RunnerService.ValidateManagedRunner.
+func (c *runnerServiceClient) ValidateManagedRunner(ctx context.Context, req *v1.ValidateManagedRunnerRequest) (*v1.ValidateManagedRunnerResponse, error) {
+	response, err := c.validateManagedRunner.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RunnerServiceHandler is an implementation of the sandbar.admin.v1.RunnerService service.
+type RunnerServiceHandler interface {
+	// ValidateManagedRunner is a dry run of CreateManagedRunner, or with a
+	// runner_id of UpdateManagedRunner: it answers with the runner as it would
+	// be, or with the error that the write would end with, and changes nothing.
+	ValidateManagedRunner(context.Context, *v1.ValidateManagedRunnerRequest) (*v1.ValidateManagedRunnerResponse, error)
+}
+
+// NewRunnerServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	runnerServiceMethods := v1.File_sandbar_admin_v1_admin_proto.Services().ByName("RunnerService").Methods()
+	runnerServiceValidateManagedRunnerHandler := connect.NewUnaryHandlerSimple(
+		RunnerServiceValidateManagedRunnerProcedure,
+		svc.ValidateManagedRunner,
+		connect.WithSchema(runnerServiceMethods.ByName("ValidateManagedRunner")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/sandbar.admin.v1.RunnerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case RunnerServiceValidateManagedRunnerProcedure:
+			runnerServiceValidateManagedRunnerHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedRunnerServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedRunnerServiceHandler struct{}
+
+func (UnimplementedRunnerServiceHandler) ValidateManagedRunner(context.Context, *v1.ValidateManagedRunnerRequest) (*v1.ValidateManagedRunnerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandbar.admin.v1.RunnerService.ValidateManagedRunner is not implemented"))
 }
 
 // TokenServiceClient is a client for the sandbar.admin.v1.TokenService service.

@@ -1,4 +1,4 @@
-package fleet
+package managedrunner
 
 import (
 	"fmt"
@@ -12,15 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	sandboxv1 "github.com/sandbar-project/sandbar/api/coreweave/sandbox/v1"
+	"github.com/sandbar-project/sandbar/internal/apierr"
 	"github.com/sandbar-project/sandbar/internal/maintenance"
 )
 
-func validateSpec(f *findings, spec *sandboxv1.ManagedRunnerSpec) {
-	f.merge(maintenance.Validate(spec.GetMaintenancePolicy(), "spec.maintenance_policy"))
+func validateSpec(f *apierr.Violations, spec *sandboxv1.ManagedRunnerSpec) {
+	f.Merge(maintenance.Validate(spec.GetMaintenancePolicy(), "spec.maintenance_policy"))
 	validateOverrides(f, spec.GetOverrides())
 	for i, driver := range spec.GetVolumes().GetCsiDriverAllowlist() {
 		if len(validation.IsDNS1123Subdomain(driver)) > 0 {
-			f.add(fmt.Sprintf("spec.volumes.csi_driver_allowlist[%d]", i), "CSI_DRIVER", "%q is not the name of a CSI driver, such as csi.vastdata.com", driver)
+			f.Add(fmt.Sprintf("spec.volumes.csi_driver_allowlist[%d]", i), "CSI_DRIVER", "%q is not the name of a CSI driver, such as csi.vastdata.com", driver)
 		}
 	}
 	if spec.GetDataPlane() != nil {
@@ -28,17 +29,17 @@ func validateSpec(f *findings, spec *sandboxv1.ManagedRunnerSpec) {
 	}
 }
 
-func validateOverrides(f *findings, overrides *sandboxv1.RunnerOverrides) {
+func validateOverrides(f *apierr.Violations, overrides *sandboxv1.RunnerOverrides) {
 	const path = "spec.overrides"
 	validateLabels(f, path+".node_selector", overrides.GetNodeSelector())
 	validateLabels(f, path+".labels", overrides.GetLabels())
 	validateAnnotations(f, path+".annotations", overrides.GetAnnotations())
 	for _, name := range slices.Sorted(maps.Keys(overrides.GetEnv())) {
 		if len(validation.IsEnvVarName(name)) > 0 {
-			f.add(entry(path+".env", name), "ENV_NAME", "is not the name of an environment variable: use letters, digits, \"_\", \"-\" and \".\", not beginning with a digit")
+			f.Add(entry(path+".env", name), "ENV_NAME", "is not the name of an environment variable: use letters, digits, \"_\", \"-\" and \".\", not beginning with a digit")
 		}
 		if strings.ContainsRune(overrides.GetEnv()[name], 0) {
-			f.add(entry(path+".env", name), "ENV_VALUE", "must not contain a NUL character")
+			f.Add(entry(path+".env", name), "ENV_VALUE", "must not contain a NUL character")
 		}
 	}
 	for i, toleration := range overrides.GetTolerations() {
@@ -50,24 +51,24 @@ func validateOverrides(f *findings, overrides *sandboxv1.RunnerOverrides) {
 	validateRuntimeClass(f, path+".gpu_runtime_class", overrides.GetGpuRuntimeClass())
 	for _, key := range slices.Sorted(maps.Keys(overrides.GetAffinity().GetFields())) {
 		if key != "nodeAffinity" && key != "podAffinity" && key != "podAntiAffinity" {
-			f.add(path+".affinity."+key, "AFFINITY", "is not part of a Kubernetes Affinity: use nodeAffinity, podAffinity and podAntiAffinity")
+			f.Add(path+".affinity."+key, "AFFINITY", "is not part of a Kubernetes Affinity: use nodeAffinity, podAffinity and podAntiAffinity")
 		}
 	}
 }
 
-func validateToleration(f *findings, path string, toleration *sandboxv1.Toleration) {
+func validateToleration(f *apierr.Violations, path string, toleration *sandboxv1.Toleration) {
 	if toleration.GetOperator() == "Exists" && toleration.GetValue() != "" {
-		f.add(path+".value", "TOLERATION", "must be empty with operator Exists")
+		f.Add(path+".value", "TOLERATION", "must be empty with operator Exists")
 	}
 	if toleration.GetKey() == "" && toleration.GetOperator() != "Exists" {
-		f.add(path+".key", "TOLERATION", "is required, except with operator Exists, where an empty key tolerates everything")
+		f.Add(path+".key", "TOLERATION", "is required, except with operator Exists, where an empty key tolerates everything")
 	}
 	if key := toleration.GetKey(); key != "" && len(validation.IsQualifiedName(key)) > 0 {
-		f.add(path+".key", "TOLERATION", "%q is not a taint's key, such as example.com/dedicated", key)
+		f.Add(path+".key", "TOLERATION", "%q is not a taint's key, such as example.com/dedicated", key)
 	}
 }
 
-func validateResources(f *findings, path string, resources *sandboxv1.RunnerResources) {
+func validateResources(f *apierr.Violations, path string, resources *sandboxv1.RunnerResources) {
 	pairs := []struct{ name, request, limit string }{
 		{"cpu", resources.GetCpuRequest(), resources.GetCpuLimit()},
 		{"memory", resources.GetMemoryRequest(), resources.GetMemoryLimit()},
@@ -76,49 +77,49 @@ func validateResources(f *findings, path string, resources *sandboxv1.RunnerReso
 		request, requestOK := parseQuantity(f, path+"."+pair.name+"_request", pair.request)
 		limit, limitOK := parseQuantity(f, path+"."+pair.name+"_limit", pair.limit)
 		if requestOK && limitOK && request.Cmp(limit) > 0 {
-			f.add(path+"."+pair.name+"_request", "REQUEST_OVER_LIMIT", "is %s, which is more than %s_limit, %s", pair.request, pair.name, pair.limit)
+			f.Add(path+"."+pair.name+"_request", "REQUEST_OVER_LIMIT", "is %s, which is more than %s_limit, %s", pair.request, pair.name, pair.limit)
 		}
 	}
 }
 
 // parseQuantity answers false for an empty text, and for one that it has found
 // fault with.
-func parseQuantity(f *findings, path, text string) (resource.Quantity, bool) {
+func parseQuantity(f *apierr.Violations, path, text string) (resource.Quantity, bool) {
 	if text == "" {
 		return resource.Quantity{}, false
 	}
 	quantity, err := resource.ParseQuantity(text)
 	if err != nil {
-		f.add(path, "QUANTITY", "%q is not a quantity; write it as in Kubernetes: \"500m\", \"2\", \"512Mi\", \"8Gi\"", text)
+		f.Add(path, "QUANTITY", "%q is not a quantity; write it as in Kubernetes: \"500m\", \"2\", \"512Mi\", \"8Gi\"", text)
 		return resource.Quantity{}, false
 	}
 	if quantity.Sign() <= 0 {
-		f.add(path, "QUANTITY", "is %s and must be more than 0; leave it out for the default", text)
+		f.Add(path, "QUANTITY", "is %s and must be more than 0; leave it out for the default", text)
 		return resource.Quantity{}, false
 	}
 	return quantity, true
 }
 
-func validateScaling(f *findings, path string, scaling *sandboxv1.RunnerScaling) {
+func validateScaling(f *apierr.Violations, path string, scaling *sandboxv1.RunnerScaling) {
 	if scaling.GetMaxReplicas() != 0 && scaling.GetMinReplicas() > scaling.GetMaxReplicas() {
-		f.add(path+".min_replicas", "SCALING", "is %d, which is more than max_replicas, %d", scaling.GetMinReplicas(), scaling.GetMaxReplicas())
+		f.Add(path+".min_replicas", "SCALING", "is %d, which is more than max_replicas, %d", scaling.GetMinReplicas(), scaling.GetMaxReplicas())
 	}
 	if scaling.GetAutoscalingEnabled() && scaling.GetMaxReplicas() == 0 {
-		f.add(path+".max_replicas", "SCALING", "is required with autoscaling_enabled, and must be at least 1")
+		f.Add(path+".max_replicas", "SCALING", "is required with autoscaling_enabled, and must be at least 1")
 	}
 }
 
-func validateRuntimeClass(f *findings, path, name string) {
+func validateRuntimeClass(f *apierr.Violations, path, name string) {
 	if name != "" && len(validation.IsDNS1123Subdomain(name)) > 0 {
-		f.add(path, "RUNTIME_CLASS", "%q is not the name of a RuntimeClass: use lower-case letters, digits, \"-\" and \".\"", name)
+		f.Add(path, "RUNTIME_CLASS", "%q is not the name of a RuntimeClass: use lower-case letters, digits, \"-\" and \".\"", name)
 	}
 }
 
-func validateDataPlane(f *findings, config *sandboxv1.RunnerDataPlaneConfig) {
+func validateDataPlane(f *apierr.Violations, config *sandboxv1.RunnerDataPlaneConfig) {
 	const path = "spec.data_plane"
 	switch exposure := config.GetExposure().(type) {
 	case nil:
-		f.add(path, "DATA_PLANE", "must hold exactly one of disabled, cluster_ip, load_balancer and custom")
+		f.Add(path, "DATA_PLANE", "must hold exactly one of disabled, cluster_ip, load_balancer and custom")
 	case *sandboxv1.RunnerDataPlaneConfig_Disabled:
 	case *sandboxv1.RunnerDataPlaneConfig_ClusterIp:
 		validateAnnotations(f, path+".cluster_ip.annotations", exposure.ClusterIp.GetAnnotations())
@@ -129,50 +130,50 @@ func validateDataPlane(f *findings, config *sandboxv1.RunnerDataPlaneConfig) {
 		uri, err := url.Parse(exposure.Custom.GetAdvertisedUri())
 		switch {
 		case exposure.Custom.GetAdvertisedUri() == "":
-			f.add(path+".custom.advertised_uri", "REQUIRED", "is required: the absolute URI that clients are given")
+			f.Add(path+".custom.advertised_uri", "REQUIRED", "is required: the absolute URI that clients are given")
 		case err != nil || !uri.IsAbs() || uri.Host == "" || uri.User != nil || uri.Fragment != "":
-			f.add(path+".custom.advertised_uri", "ADVERTISED_URI", "must be an absolute URI with a host and without user or fragment, such as https://sandboxes.example.com:8443")
+			f.Add(path+".custom.advertised_uri", "ADVERTISED_URI", "must be an absolute URI with a host and without user or fragment, such as https://sandboxes.example.com:8443")
 		}
 	}
 }
 
-func validateLoadBalancer(f *findings, path string, config *sandboxv1.RunnerDataPlaneLoadBalancerConfig) {
+func validateLoadBalancer(f *apierr.Violations, path string, config *sandboxv1.RunnerDataPlaneLoadBalancerConfig) {
 	validateAnnotations(f, path+".annotations", config.GetAnnotations())
 	for i, text := range config.GetSourceRanges() {
 		field := fmt.Sprintf("%s.source_ranges[%d]", path, i)
 		prefix, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			f.add(field, "CIDR", "%q is not a CIDR block, such as 203.0.113.0/24", text)
+			f.Add(field, "CIDR", "%q is not a CIDR block, such as 203.0.113.0/24", text)
 		case prefix.Addr().Is4In6():
-			f.add(field, "CIDR", "%q is IPv4 in IPv6 notation; write it as IPv4", text)
+			f.Add(field, "CIDR", "%q is IPv4 in IPv6 notation; write it as IPv4", text)
 		case prefix != prefix.Masked() || prefix.String() != text:
-			f.add(field, "CIDR", "%q is not canonical; write %s", text, prefix.Masked())
+			f.Add(field, "CIDR", "%q is not canonical; write %s", text, prefix.Masked())
 		}
 	}
 	if class := config.GetLoadBalancerClass(); class != "" && len(validation.IsQualifiedName(class)) > 0 {
-		f.add(path+".load_balancer_class", "LOAD_BALANCER_CLASS", "%q is not the name of a class, such as example.com/internal", class)
+		f.Add(path+".load_balancer_class", "LOAD_BALANCER_CLASS", "%q is not the name of a class, such as example.com/internal", class)
 	}
 	if host := config.GetHostname(); host != "" && len(validation.IsDNS1123Subdomain(host)) > 0 {
-		f.add(path+".hostname", "HOSTNAME", "%q is not a host name in lower case", host)
+		f.Add(path+".hostname", "HOSTNAME", "%q is not a host name in lower case", host)
 	}
 }
 
-func validateLabels(f *findings, path string, labels map[string]string) {
+func validateLabels(f *apierr.Violations, path string, labels map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if len(validation.IsQualifiedName(key)) > 0 {
-			f.add(entry(path, key), "LABEL_KEY", "is not a label's key, such as example.com/pool")
+			f.Add(entry(path, key), "LABEL_KEY", "is not a label's key, such as example.com/pool")
 		}
 		if len(validation.IsValidLabelValue(labels[key])) > 0 {
-			f.add(entry(path, key), "LABEL_VALUE", "%q is not a label's value: use up to 63 letters, digits, \"-\", \"_\" and \".\"", labels[key])
+			f.Add(entry(path, key), "LABEL_VALUE", "%q is not a label's value: use up to 63 letters, digits, \"-\", \"_\" and \".\"", labels[key])
 		}
 	}
 }
 
-func validateAnnotations(f *findings, path string, annotations map[string]string) {
+func validateAnnotations(f *apierr.Violations, path string, annotations map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if len(validation.IsQualifiedName(strings.ToLower(key))) > 0 {
-			f.add(entry(path, key), "ANNOTATION_KEY", "is not an annotation's key, such as example.com/owner")
+			f.Add(entry(path, key), "ANNOTATION_KEY", "is not an annotation's key, such as example.com/owner")
 		}
 	}
 }
