@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -42,8 +43,10 @@ func (w *world) try(planner *plannerFake, req *adminv1.ValidateManagedRunnerRequ
 	return answer, err
 }
 
+// list shows every runner, when whatever the reconciler was at is done.
 func (w *world) list() *sandboxv1.ListManagedRunnersResponse {
 	w.t.Helper()
+	synctest.Wait()
 	all, err := w.fleet.Management.ListManagedRunners(w.admin, &sandboxv1.ListManagedRunnersRequest{})
 	if err != nil {
 		w.t.Fatal(err)
