@@ -28,6 +28,16 @@ bin/terraform-provider-coreweave:
 bin/images:
 	cd tools && $(GO_BUILD) -o ../$@ ./images
 
+# What tests and the demo run and the machine may lack, from its Go module. This
+# Terraform is the last whose module builds by itself.
+GVISOR_VERSION    := v0.0.0-20260905035102-160fafc42237
+TERRAFORM_VERSION := v1.5.7
+GO_INSTALL        := GOBIN="$(CURDIR)/bin" CGO_ENABLED=0 go install -trimpath -ldflags '-s -w'
+bin/runsc:
+	$(GO_INSTALL) gvisor.dev/gvisor/runsc@$(GVISOR_VERSION)
+bin/terraform:
+	$(GO_INSTALL) github.com/hashicorp/terraform@$(TERRAFORM_VERSION)
+
 # Terraform looks here by itself (its implied local mirror), so that a plain
 # `terraform init` finds the provider.
 PLUGINS := $(HOME)/.terraform.d/plugins/registry.terraform.io/coreweave/coreweave/$(PROVIDER_VERSION)/$(shell go env GOOS)_$(shell go env GOARCH)
@@ -49,8 +59,8 @@ bench: build
 
 # The race detector needs cgo. Tests that run containers need root and say so
 # when they skip.
-test: build build/tools/gotestsum
-	build/tools/gotestsum --format pkgname --format-hide-empty-pkg -- -race -timeout 30m $(TESTFLAGS) ./...
+test: build build/tools/gotestsum $(if $(shell command -v runsc),,bin/runsc)
+	PATH="$(CURDIR)/bin:$$PATH" build/tools/gotestsum --format pkgname --format-hide-empty-pkg -- -race -timeout 30m $(TESTFLAGS) ./...
 
 # ---- checks -----------------------------------------------------------------
 

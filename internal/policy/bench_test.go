@@ -78,7 +78,10 @@ func TestResolvingAllocatesNothingThatGrowsWithThePolicy(t *testing.T) {
 			}
 		})
 	}
-	if small, big := allocations(0), allocations(1000); big > small {
+	// A pool that the garbage collector emptied costs an allocation now and then;
+	// growth would cost hundreds.
+	const noise, entries = 10, 1000
+	if small, big := allocations(0), allocations(entries); big > small+noise {
 		t.Errorf("%v allocations under a large policy, %v under a small one", big, small)
 	}
 }

@@ -11,11 +11,6 @@ root=$PWD
 # shellcheck source=test/demo/steps.sh
 source test/demo/steps.sh
 
-GVISOR_VERSION=v0.0.0-20260905035102-160fafc42237
-# The last Terraform whose Go module builds by itself; only for machines that
-# have none.
-TERRAFORM_VERSION=v1.5.7
-
 [[ $(id -u) == 0 ]] || fail "the demo makes network namespaces and runs containers: run it as root"
 command -v go >/dev/null || fail "Go is missing: install Go 1.26 or newer from https://go.dev/dl/"
 
@@ -51,12 +46,12 @@ install_missing() {
     echo "installed: ${missing[*]}"
   fi
   if [[ ${SANDBAR_RUNTIME:-runsc} == runsc ]] && ! command -v runsc >/dev/null; then
-    echo "building gVisor's runsc $GVISOR_VERSION (a minute or two)"
-    GOBIN="$root/bin" CGO_ENABLED=0 go install -trimpath -ldflags='-s -w' "gvisor.dev/gvisor/runsc@$GVISOR_VERSION"
+    echo "building gVisor's runsc (a minute or two)"
+    make --no-print-directory bin/runsc
   fi
   if ! command -v terraform >/dev/null; then
-    echo "building Terraform $TERRAFORM_VERSION (a few minutes; any newer one in PATH is used instead)"
-    GOBIN="$root/bin" CGO_ENABLED=0 go install -trimpath -ldflags='-s -w' "github.com/hashicorp/terraform@$TERRAFORM_VERSION"
+    echo "building Terraform (a few minutes; any newer one in PATH is used instead)"
+    make --no-print-directory bin/terraform
   fi
   terraform version | sed -n 1p
 }

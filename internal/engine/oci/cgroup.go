@@ -130,7 +130,7 @@ func (c cgroups) processes(group string) ([]int, error) {
 	var pids []int
 	for _, h := range c.hierarchies {
 		err := filepath.WalkDir(filepath.Join(h.mountpoint, group), func(path string, entry fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			if groupIsGone(err) {
 				return nil
 			}
 			if err != nil || entry.Name() != "cgroup.procs" {
@@ -138,7 +138,7 @@ func (c cgroups) processes(group string) ([]int, error) {
 			}
 			data, err := os.ReadFile(path) //nolint:gosec // G122 is about links, and a cgroup file system holds none.
 			if err != nil {
-				if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+				if groupIsGone(err) {
 					return nil
 				}
 				return err
@@ -265,6 +265,12 @@ func (c cgroups) usage(group string) (engine.Usage, error) {
 	u.OOMKills, err = c.oomKills(group)
 	errs = append(errs, err)
 	return u, errors.Join(errs...)
+}
+
+// groupIsGone tells that a group was removed: before its file was opened, or
+// (ENODEV) between that and the read.
+func groupIsGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
 // oomKills is how many processes of a group were killed for want of memory.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 
 	"github.com/sandbar-project/sandbar/internal/engine"
@@ -44,7 +43,7 @@ func (e *Engine) Wait(ctx context.Context, id string) (engine.Exit, error) {
 	}
 	exit := engine.Exit{Time: e.config.Now()}
 	kills, err := e.cgroups.oomKills(e.cgroup(id))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !groupIsGone(err) {
 		return exit, fmt.Errorf("wait for sandbox %s: %w", id, err)
 	}
 	exit.OOMKilled = kills > 0
@@ -61,6 +60,9 @@ func (e *Engine) Usage(_ context.Context, id string) (engine.Usage, error) {
 		return engine.Usage{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
 	usage, err := e.cgroups.usage(e.cgroup(id))
+	if groupIsGone(err) {
+		return engine.Usage{}, fmt.Errorf("sandbox %s: %w", id, engine.ErrNotRunning)
+	}
 	if err != nil {
 		return engine.Usage{}, fmt.Errorf("measure sandbox %s: %w", id, err)
 	}
