@@ -1,12 +1,14 @@
 # make demo    the whole system, once through, with output one can read
 # make test    every test (as root, for those that run containers)
 # make check   what must hold before a commit lands
+# make terraforms
+#              a newer Terraform and OpenTofu, which make test then tests with
 # make bench   floors against ours, as a table
 # make build   the programs, into bin/
 
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
-.PHONY: build demo test check bench images install-provider generate format clean
+.PHONY: build demo test check bench images install-provider terraforms generate format clean
 
 VERSION          := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 PROVIDER_VERSION := 0.27.0
@@ -38,6 +40,14 @@ bin/runsc:
 bin/terraform:
 	$(GO_INSTALL) github.com/hashicorp/terraform@$(TERRAFORM_VERSION)
 
+# A newer Terraform and OpenTofu, which `make test` tests with where they are
+# built (minutes each).
+terraforms: bin/terraform-next bin/tofu
+bin/terraform-next: tools/terraform/build.sh
+	tools/terraform/build.sh terraform $@
+bin/tofu: tools/terraform/build.sh
+	tools/terraform/build.sh tofu $@
+
 # Terraform looks here by itself (its implied local mirror), so that a plain
 # `terraform init` finds the provider.
 PLUGINS := $(HOME)/.terraform.d/plugins/registry.terraform.io/coreweave/coreweave/$(PROVIDER_VERSION)/$(shell go env GOOS)_$(shell go env GOARCH)
@@ -60,7 +70,9 @@ bench: build
 # The race detector needs cgo. Tests that run containers need root and say so
 # when they skip.
 test: build build/tools/gotestsum $(if $(shell command -v runsc),,bin/runsc)
-	PATH="$(CURDIR)/bin:$$PATH" build/tools/gotestsum --format pkgname --format-hide-empty-pkg -- -race -timeout 30m $(TESTFLAGS) ./...
+	PATH="$(CURDIR)/bin:$$PATH" \
+	SANDBAR_TERRAFORM_NEXT=$(wildcard $(CURDIR)/bin/terraform-next) SANDBAR_TOFU=$(wildcard $(CURDIR)/bin/tofu) \
+	build/tools/gotestsum --format pkgname --format-hide-empty-pkg -- -race -timeout 30m $(TESTFLAGS) ./...
 
 # ---- checks -----------------------------------------------------------------
 
